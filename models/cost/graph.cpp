@@ -14,13 +14,13 @@ namespace kvsim {
 
 namespace {
 
-// The size of a layer of the largest models, so that building a graph needs no reallocation.
+// Size of a layer of the largest models, so that building a graph needs no reallocation.
 constexpr std::size_t kUsualOps = 32;
 constexpr std::size_t kUsualTensors = 40;
 
 }  // namespace
 
-/// Memory of graphs that are gone, for those that come: steps build them by the million.
+/// Memory of destroyed graphs, reused by new ones: steps build millions of graphs.
 struct OpGraph::Storage {
   std::vector<Op> ops;
   std::vector<std::pair<OpIndex, OpIndex>> edges;
@@ -114,7 +114,7 @@ Seconds OpGraph::critical_path(std::span<const Seconds> durations) const {
   }
   std::vector<Seconds> finish(n);
   std::vector<Seconds> stream_free;
-  auto edge = edges_.begin();  // in the order of the operators that wait
+  auto edge = edges_.begin();  // in the order of the dependent operators
   for (std::size_t u = 0; u < n; ++u) {
     const auto stream = static_cast<std::size_t>(ops_[u].stream);
     if (stream >= stream_free.size()) stream_free.resize(stream + 1);
@@ -131,7 +131,7 @@ Seconds OpGraph::critical_path(std::span<const Seconds> durations) const {
 
 AlivePeak OpGraph::alive_peak() const {
   const OpIndex n = size();
-  // Sum of what begins minus what ended, one operator after the other.
+  // Running sum of started minus ended tensors over the operators.
   constexpr std::size_t kMaxOnStack = 96;
   std::array<std::int64_t, kMaxOnStack + 1> small{};
   std::vector<std::int64_t> large;

@@ -12,16 +12,16 @@
 
 namespace kvsim {
 
-/// The largest set of tensors alive at once along the schedule, by owner.
+/// The largest set of simultaneously alive tensors along the schedule, by owner.
 struct AlivePeak {
   OpIndex at = 0;
   Bytes bytes;
   std::array<Bytes, kOwners> by_owner;
 };
 
-/// A directed acyclic graph of operators with the tensors they hold: the one source of a step's
-/// time, traffic and transient memory. The schedule is the order of insertion; an operator may only
-/// depend on earlier ones, so the graph can't have a cycle.
+/// A directed acyclic graph of operators with the tensors they hold, from which a step's time,
+/// traffic and transient memory are derived. The schedule is the order of insertion; an operator
+/// may only depend on earlier ones, so the graph cannot have a cycle.
 class OpGraph {
  public:
   OpGraph();
@@ -31,12 +31,12 @@ class OpGraph {
   OpGraph& operator=(OpGraph&&) noexcept;
   ~OpGraph();
 
-  /// Appends `op`, which waits for `after`. Errors: ContractError if one of those comes later.
+  /// Appends `op`, which depends on `after`. Throws ContractError if one of those is later.
   OpIndex add(const Op& op, std::initializer_list<OpIndex> after = {});
 
-  /// Holds a tensor of `size`, for which the allocator gives `bytes`, from operator `first` on;
-  /// returns its index. It lives until `release` says after which operator it goes, or past the
-  /// graph's end without that.
+  /// Holds a tensor of `size`, for which the allocator reserves `bytes`, starting with operator
+  /// `first`; returns its index. It lives until the last operator set by `release`, or beyond the
+  /// graph's end without a `release`.
   std::size_t hold(std::string_view name, Owner owner, const Product& size, Bytes bytes,
                    OpIndex first);
   void release(std::size_t tensor, OpIndex last);
@@ -47,13 +47,13 @@ class OpGraph {
     return ops_[static_cast<std::size_t>(index)];
   }
   [[nodiscard]] std::span<const Tensor> tensors() const { return tensors_; }
-  /// (operator, one that waits for it), in the order of those that wait.
+  /// Returns pairs (operator, dependent operator) in the order of the dependent operators.
   [[nodiscard]] std::span<const std::pair<OpIndex, OpIndex>> edges() const { return edges_; }
 
-  /// By Boost's topological sort: an independent check of what `add` enforces.
+  /// Checks with Boost's topological sort, independently of `add`.
   [[nodiscard]] bool is_acyclic() const;
-  /// Length of the longest path, where operator i takes `durations[i]` and each stream runs its
-  /// operators in order.
+  /// Returns the length of the longest path if operator i takes `durations[i]` and each stream runs
+  /// its operators in order.
   [[nodiscard]] Seconds critical_path(std::span<const Seconds> durations) const;
   [[nodiscard]] AlivePeak alive_peak() const;
 

@@ -16,33 +16,33 @@ namespace kvsim {
 enum class OpFamily : std::uint8_t {
   kEmbedding,
   kGemm,
-  kLogits,  // the output projection: a GEMM of another shape
+  kLogits,  // the output projection: a GEMM with a different shape
   kPrefillAttention,
   kDecodeAttention,
   kNorm,
   kRope,
   kElementwise,
-  kCacheWrite,  // new keys and values into an existing cache
-  kConcatCopy,  // the cache copied into a longer tensor
-  kExpandCopy,  // keys and values repeated to the query heads
-  kScorePass,   // attention probabilities produced for a method
-  kCompaction,  // survivors rewritten
+  kCacheWrite,  // new keys and values are written into an existing cache
+  kConcatCopy,  // the cache is copied into a longer tensor
+  kExpandCopy,  // keys and values are repeated to all query heads
+  kScorePass,   // attention probabilities computed for a method
+  kCompaction,  // kept entries are rewritten
   kMethod,      // a method's own bookkeeping
   kCollective,
   kHostCopy,
   kRecurrence,      // updates and scans of recurrent states
-  kIndex,           // scores of an index, the choice of the best, compression of entries
-  kSparseAttention  // attention over entries that an index or a compressor leaves
+  kIndex,           // scores of an index, top-k selection, compression of entries
+  kSparseAttention  // attention over entries selected by an index or a compressor
 };
 inline constexpr std::size_t kOpFamilies = 19;
 [[nodiscard]] std::string_view name_of(OpFamily family);
-/// Where no kernel's form times it, an operator of the family takes the data sheet's time.
+/// Whether operators of the family take the data sheet's time unless a kernel's form times them.
 [[nodiscard]] constexpr bool is_unmeasured(OpFamily family) {
   return family == OpFamily::kRecurrence || family == OpFamily::kIndex ||
          family == OpFamily::kSparseAttention;
 }
 
-/// Owners of HBM bytes; the names are those of results.
+/// Owners of HBM bytes, with the names used in results.
 enum class Owner : std::uint8_t {
   kActivations,
   kCompaction,
@@ -59,14 +59,14 @@ enum class Owner : std::uint8_t {
 inline constexpr std::size_t kOwners = 11;
 [[nodiscard]] std::string_view name_of(Owner owner);
 
-/// The kernel of an operator whose family has a timing form: the key of calibrations.
+/// The kernel of an operator whose family has a timing form: the lookup key of calibrations.
 struct KernelUse {
   KernelCall call{};
   const KernelFormat* format = nullptr;  // shared_format
-  /// Calls like it, one after another; 0: another operator's kernel does this one's work too.
+  /// Number of equal consecutive calls; 0: another operator's kernel includes this work.
   double times = 1;
-  /// Prompt attention: tokens of the pieces that `call` is taken in, each over what came before it;
-  /// 0: all at once.
+  /// Prompt attention: tokens per piece of `call`, each of which attends to the pieces before it;
+  /// 0: not split.
   double chunk = 0;
 
   friend bool operator==(const KernelUse&, const KernelUse&) = default;
@@ -74,7 +74,7 @@ struct KernelUse {
 
 using OpIndex = std::int32_t;
 
-/// One operator of a prefill or decode step, the whole batch at once. `name` is a literal.
+/// One operator of a prefill or decode step, for the whole batch. `name` is a literal.
 struct Op {
   std::string_view name;
   OpFamily family = OpFamily::kElementwise;
@@ -84,19 +84,19 @@ struct Op {
   std::int32_t launches = 1;
   std::int32_t stream = 0;     // operators of one stream run in order
   Dtype dtype = Dtype::kFp16;  // of the arithmetic
-  double blocks = 0;      // independent thread blocks, where fewer than the GPU's processors may
-                          // limit it; 0: always enough
-  bool exchange = false;  // of tokens with their experts' GPUs: at the stack's rate, if it has one
+  double blocks = 0;      // independent thread blocks, if fewer than the GPU's processors may limit
+                          // it; 0: always enough
+  bool exchange = false;  // of tokens with expert GPUs, at the stack's exchange rate if set
   std::optional<KernelUse> kernel{};
 
   friend bool operator==(const Op&, const Op&) = default;
 };
 
-/// Bytes alive from operator `first` to operator `last`, both included. `name` is a literal.
+/// Bytes alive from operator `first` to operator `last`, both inclusive. `name` is a literal.
 struct Tensor {
   std::string_view name;
   Owner owner = Owner::kActivations;
-  Bytes bytes{};  // that the allocator gives for `size`
+  Bytes bytes{};  // reserved by the allocator for `size`
   OpIndex first = 0;
   OpIndex last = 0;
   Product size{};

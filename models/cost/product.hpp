@@ -10,8 +10,8 @@
 
 namespace kvsim {
 
-/// The size of a tensor as the product it is made of: "batch 2 x 18,000 entries x 32 heads x 128 x
-/// 4 B". Units are literals.
+/// The size of a tensor as a product of factors: "batch 2 x 18,000 entries x 32 heads x 128 x 4 B".
+/// Units are literals.
 class Product {
  public:
   Product& times(std::int64_t n, const char* unit = "") {

@@ -52,8 +52,8 @@ ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t r
   const std::int64_t both = std::min<std::int64_t>(ranks, in.tensor_parallel);
   const std::int64_t parts = in.stack->prefill_context;
   are_repeated = are_repeated && parts > 1;
-  // Tokens are the same on all GPUs of a tensor-parallel group. Other groups have others, or the
-  // same where prompts are split over groups and none has a part of one.
+  // Tokens are the same on all GPUs of a tensor-parallel group. Other groups have different tokens,
+  // or the same ones if prompts are split over groups and the tokens are replicated.
   const std::int64_t groups = std::max({std::int64_t{1}, parts, ranks / in.tensor_parallel});
   const auto tokens = static_cast<double>(rows * (are_repeated ? 1 : groups));
   const auto chosen = static_cast<double>(rows * mlp.top_k);
@@ -81,7 +81,7 @@ Llm held_model(const CostInput& in) {
     MlpSpec& mlp = layer.mlp;
     if (mlp.n_experts == 0) continue;
     const ExpertShare share = expert_share(in, mlp, 1);
-    // The router stays whole: its rows for other GPUs' experts count unpacked.
+    // The router stays whole: its rows for other GPUs' experts are counted unpacked.
     held.extra_parameters += std::int64_t{held.d_model} * (mlp.n_experts - share.experts);
     mlp.n_experts = static_cast<std::int32_t>(share.experts);
     mlp.d_ff = static_cast<std::int32_t>(share.width);
@@ -102,7 +102,7 @@ Bytes host_weights(const CostInput& in, std::int32_t layer) {
 
 Bytes vision_weights(const CostInput& in) {
   if (in.stack == nullptr || !in.stack->loads_vision || !in.llm->vision) return {};
-  constexpr std::int64_t kValue = 2;  // bytes: published quantizations leave it in 16 bits
+  constexpr std::int64_t kValue = 2;  // bytes: published quantizations keep it in 16 bits
   return Bytes{(kValue * vision_parameters(*in.llm->vision) + in.tensor_parallel - 1) /
                in.tensor_parallel};
 }
@@ -111,7 +111,7 @@ Bytes weights_held(const CostInput& in) {
   if (in.measured_weights) return *in.measured_weights;
   if (in.stack == nullptr || !shares_experts(*in.stack)) {
     Bytes held = loaded_weight_bytes(*in.llm, in.weights());
-    // Those of one layer are on the GPU while it computes, and of the next where they overlap.
+    // Weights of the current layer are on the GPU, and those of the next layer if loading overlaps.
     Bytes largest;
     for (std::int32_t layer = 0; layer < in.llm->n_layers(); ++layer) {
       const Bytes away = host_weights(in, layer);
@@ -143,7 +143,7 @@ Bytes full_mask_bytes(const CostInput& in, std::int64_t tokens) {
 
 std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens) {
   const std::int64_t rows = in.batch * tokens;
-  // An engine's budget is of all GPUs that a prompt is split over.
+  // An engine's budget applies to all GPUs that a prompt is split over.
   const std::int64_t parts = in.stack->prefill_context;
   const std::int64_t chunk = (in.stack->prefill_chunk + parts - 1) / parts;
   return tokens > 1 && chunk > 0 ? std::min(rows, chunk) : rows;
@@ -158,7 +158,7 @@ Product rows_product(const CostInput& in, std::int64_t tokens) {
 std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
   std::vector<LayerGroup> groups;
   // Formats other than plain rows treat the kept entries of the prompt separately, and each layer
-  // kept its own share.
+  // keeps its own number.
   const bool apart = !method.plain_rows() && !method.has_equal_layers();
   std::int32_t kind_before = 0;
   for (std::int32_t l = 0; l < llm.n_layers(); ++l) {

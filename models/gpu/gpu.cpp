@@ -23,8 +23,8 @@ std::span<const EmbeddedFile> gpu_files();
 namespace kvsim {
 namespace {
 
-/// The words of a name in lower case: "A100-80GB (vidur)" has a100, 80gb. Text in brackets and the
-/// vendor's name are ignored.
+/// Splits a name into words in lower case: "A100-80GB (vidur)" has a100, 80gb. Text in brackets and
+/// the vendor's name are ignored.
 std::vector<std::string> split_name(std::string_view name) {
   std::vector<std::string> words(1);
   for (const char c : name) {
@@ -103,7 +103,7 @@ Catalogue read_catalogue() {
   for (const embedded::EmbeddedFile& file : embedded::gpu_files()) {
     const Field entry = Field::parse(file.text, fmt::format("gpu/data/{}.json", file.name));
     gpus.push_back(read_gpu(entry));
-    // An alias may repeat its own GPU's name in another dress, never another's.
+    // An alias may repeat its own GPU's name in another spelling, but never another GPU's.
     std::set<std::string> own{key_of(gpus.back().name)};
     for (const std::string& alias : gpus.back().aliases) own.insert(key_of(alias));
     if (const auto names = entry.find("short_names")) {
@@ -125,8 +125,8 @@ const Catalogue& catalogue() {
   return read;
 }
 
-/// Names of the GPUs that have every word of `words`, the first in the first place: what "A100"
-/// or "A100 PCIe" may mean.
+/// Returns the names of the GPUs that contain every word of `words`, with the first word in first
+/// position: the possible meanings of "A100" or "A100 PCIe".
 std::vector<std::string> candidates(std::span<const std::string> words) {
   std::vector<std::string> out;
   if (words.empty()) return out;
@@ -153,7 +153,7 @@ double sm_clocks(const Gpu& gpu) {
 FlopsPerSecond peak_flops(const Gpu& gpu, Dtype dtype) {
   if (const auto found = gpu.peak.find(dtype); found != gpu.peak.end()) return found->second;
   if (dtype == Dtype::kFp32) return gpu.peak_fp32;
-  // Stores narrower than what the tensor cores take are widened to 16 bit before the product.
+  // Formats narrower than the tensor cores' operands are widened to 16 bit before the product.
   // A GPU without bf16 (Turing) computes it at the fp16 rate at best.
   return gpu.peak.at(Dtype::kFp16);
 }
@@ -161,7 +161,7 @@ FlopsPerSecond peak_flops(const Gpu& gpu, Dtype dtype) {
 const std::vector<Gpu>& builtin_gpus() { return catalogue().gpus; }
 
 const Gpu& find_gpu(std::string_view name) {
-  // Indexed by the keys of names and aliases: reading calibrations looks up hundreds.
+  // Indexed by the keys of names and aliases: reading calibrations makes hundreds of lookups.
   static const std::map<std::string, const Gpu*> index = [] {
     std::map<std::string, const Gpu*> out;
     for (const Gpu& gpu : builtin_gpus()) {

@@ -35,13 +35,13 @@ std::string shown(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-/// A pointer in a message: keys of the input may be of any length.
+/// Returns a pointer for messages; keys of the input may be arbitrarily long.
 std::string shown_pointer(const std::string& pointer) {
   constexpr std::size_t kLongestPointer = 300;
   return excerpt(pointer, kLongestPointer);
 }
 
-/// JSON pointer escapes of RFC 6901.
+/// Escapes a token for a JSON pointer (RFC 6901).
 std::string escaped(std::string_view token) {
   std::string out;
   for (const char c : token) {
@@ -55,8 +55,8 @@ std::string escaped(std::string_view token) {
   return out;
 }
 
-/// The parser's own words ("[json.exception.parse_error.101] parse error at line 3, column 4:
-/// syntax error ...") as "line 3, column 4: syntax error ...".
+/// Shortens the parser's message ("[json.exception.parse_error.101] parse error at line 3, column
+/// 4: syntax error ...") to "line 3, column 4: syntax error ...".
 std::string reason(const json::exception& error) {
   constexpr std::size_t kLongestReason = 300;
   std::string_view text = error.what();
@@ -67,8 +67,8 @@ std::string reason(const json::exception& error) {
   return excerpt(text, kLongestReason);
 }
 
-/// Builds the value that the parser reads, in linear time. nlohmann's own builder either keeps the
-/// last of repeated keys in silence or, with a callback, visits all siblings at each object's end.
+/// Builds the parsed value in linear time. nlohmann's own builder either silently keeps the last of
+/// repeated keys or, with a callback, visits all siblings at each object's end.
 class Builder final : public nlohmann::json_sax<json> {
  public:
   Builder(std::string_view text, const std::string& place) : text_{text}, place_{place} {}
@@ -96,7 +96,7 @@ class Builder final : public nlohmann::json_sax<json> {
   }
   bool parse_error(std::size_t at, const std::string& token,
                    const json::exception& error) override {
-    // The parser has no place for a number that no double has.
+    // The parser does not report a position for a number that exceeds the range of double.
     if (dynamic_cast<const json::out_of_range*>(&error) != nullptr) {
       const std::string_view before = text_.substr(0, std::min(at, text_.size()));
       const std::size_t line_start = before.rfind('\n') + 1;  // npos + 1 is 0
@@ -139,8 +139,8 @@ class Builder final : public nlohmann::json_sax<json> {
   std::string_view text_;
   const std::string& place_;
   json root_;
-  std::vector<json*> open_;  // valid: a container grows only while nothing in it is open
-  json* member_ = nullptr;   // of the innermost object, the value of the last key
+  std::vector<json*> open_;  // valid: a container grows only while no member is open
+  json* member_ = nullptr;   // value of the last key of the innermost object
 };
 
 }  // namespace
@@ -277,7 +277,7 @@ std::vector<Field> Field::items() const {
 std::vector<Field> Field::one_or_more() const {
   if (value_->is_array()) {
     if (value_->empty()) expected("at least one value");
-    // Equal values would make the same point again. 1 and 1.0 are equal.
+    // Equal values would repeat the same point. 1 and 1.0 are equal.
     const std::vector<Field> all = items();
     std::set<json> seen;
     for (const Field& item : all) {

@@ -18,21 +18,21 @@
 
 namespace kvsim {
 
-/// A value of a JSON file that knows its file and its JSON pointer, so that every complaint names
-/// the place. All input JSON is read through this class: plain `get<int>()` makes 1.7 a 1, and
-/// plain parsing hides repeated keys. Cheap to copy; shares the parsed document.
+/// A value of a JSON file with its file name and JSON pointer, so that every error message names
+/// the place. All input JSON is read through this class: plain `get<int>()` truncates 1.7 to 1, and
+/// plain parsing hides repeated keys. Cheap to copy; copies share the parsed document.
 ///
 /// Every reader below throws InputError "FILE: POINTER: expected …, got …" on anything else.
 class Field {
  public:
   /// Parses `text`; // and /* */ comments are allowed, repeated keys and trailing text are not.
-  /// `place` is what messages call the file. Errors: InputError with line and column.
+  /// `place` is the file's name in messages. Throws InputError with line and column.
   [[nodiscard]] static Field parse(std::string_view text, std::string place);
-  /// As parse, of a file of at most 64 MiB. Errors: InputError if it cannot be read.
+  /// Parses a file of at most 64 MiB, as parse. Throws InputError if it cannot be read.
   [[nodiscard]] static Field read_file(const std::filesystem::path& path);
-  /// The same of a file that Python wrote: `Infinity`, `-Infinity` and `NaN` are read as null.
+  /// Reads a file written by Python: `Infinity`, `-Infinity` and `NaN` are read as null.
   [[nodiscard]] static Field read_python_file(const std::filesystem::path& path);
-  /// A field over an already built value (a scenario after `extends` and `--set`).
+  /// Wraps an already built value (a scenario after `extends` and `--set`).
   [[nodiscard]] static Field wrap(nlohmann::json value, std::string place);
 
   [[nodiscard]] bool is_object() const;
@@ -41,11 +41,11 @@ class Field {
   [[nodiscard]] bool is_number() const;
   [[nodiscard]] bool is_null() const;
 
-  /// Objects. `allow_only` names the keys there may be; an unknown one is answered with the
+  /// Objects. `allow_only` lists the permitted keys; its error for an unknown key suggests the
   /// nearest.
   void allow_only(std::initializer_list<std::string_view> keys) const;
   void allow_only(std::span<const std::string> keys) const;
-  /// The keys that are none of `keys`. Errors: as allow_only for a key that is near one of them.
+  /// Returns the keys that are not in `keys`. Throws as allow_only for a key close to one of them.
   [[nodiscard]] std::vector<std::string> other_keys(
       std::initializer_list<std::string_view> keys) const;
   [[nodiscard]] bool has(std::string_view key) const;                   // present and not null
@@ -55,7 +55,7 @@ class Field {
 
   /// Arrays.
   [[nodiscard]] std::vector<Field> items() const;
-  /// The items of an array, or the value itself if it is not an array.
+  /// Returns the items of an array, or the value itself if it is not an array.
   [[nodiscard]] std::vector<Field> one_or_more() const;
 
   /// Scalars. 2.0 is an integer, 1.7 is not; bounds are inclusive.
@@ -85,7 +85,7 @@ class Field {
   [[noreturn]] void repeats(const Field& first) const;
 
  private:
-  struct Document;  // the value at the root, and what messages call its file
+  struct Document;  // the root value and the file's name in messages
   Field(std::shared_ptr<const Document> document, const nlohmann::json* value, std::string pointer);
   [[nodiscard]] static Field root(nlohmann::json value, std::string place);
   [[noreturn]] void unknown(const std::string& key, std::span<const std::string> keys) const;

@@ -4,8 +4,8 @@
 
 namespace kvsim {
 
-/// `text` with the numbers that Python writes and JSON does not have (Infinity, -Infinity, NaN) as
-/// null, padded so that columns stay where that is possible.
+/// Returns `text` with Python's non-JSON numbers (Infinity, -Infinity, NaN) replaced by null,
+/// padded so that columns are preserved where possible.
 [[nodiscard]] std::string without_python_numbers(std::string text);
 
 }  // namespace kvsim

@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMaxQuoted = 60;  // characters of a word that a message repeats
+constexpr std::size_t kMaxQuoted = 60;  // characters of a word shown in messages
 
 std::string in_quotes(std::string_view text) {
   return text.size() > kMaxQuoted ? fmt::format("\"{}…\"", text.substr(0, kMaxQuoted))
@@ -42,7 +42,7 @@ bool is_assignment(std::string_view word) {
   });
 }
 
-/// Words in front of the program: "env" and NAME=VALUE.
+/// Returns the number of words in front of the program: "env" and NAME=VALUE.
 std::ptrdiff_t environment_words(const std::vector<std::string>& words) {
   const auto end = std::find_if(words.begin(), words.end(), [](const std::string& word) {
     return word != "env" && !is_assignment(word);
@@ -54,14 +54,15 @@ bool begins_with(const std::vector<std::string>& words, const std::vector<std::s
   if (words.size() < program.size()) return false;
   for (std::size_t i = 0; i < program.size(); ++i) {
     std::string_view word = words[i];
-    // "/usr/bin/vllm" is vllm.
+    // "/usr/bin/vllm" counts as vllm.
     if (i == 0) word = word.substr(word.rfind('/') + 1);
     if (word != program[i]) return false;
   }
   return true;
 }
 
-/// Words of the program that `words` start, longest first; 0: of none of the engine's.
+/// Returns the number of words of the longest program that `words` start with; 0 if it is not this
+/// engine's.
 std::size_t program_words(const EngineFlags& engine, const std::vector<std::string>& words) {
   std::size_t longest = begins_with(words, engine.program) ? engine.program.size() : 0;
   for (const auto& program : engine.also_programs) {
@@ -70,7 +71,7 @@ std::size_t program_words(const EngineFlags& engine, const std::vector<std::stri
   return longest;
 }
 
-/// A word that argparse takes as a flag and not as a value.
+/// Whether argparse takes the word as a flag and not as a value.
 bool is_flag_word(std::string_view word) {
   return word.size() > 1 && word.front() == '-' && !is_number(word);
 }
@@ -110,7 +111,8 @@ class Reader {
                    : engine_.find_possible(out_.version, name);
   }
 
-  /// The long flag that `name` is, or begins as the only one. nullptr: there is none.
+  /// Returns the long flag named `name`, or the only one that starts with it; nullptr if there is
+  /// none.
   const EngineFlag* long_flag(const std::string& name) const {
     if (const EngineFlag* flag = known(name)) return flag;
     if (!engine_.abbreviations || name.size() < 3) return nullptr;

@@ -31,7 +31,7 @@ std::vector<std::string> read_words(const Field& field) {
   return out;
 }
 
-/// Numbers as they are written on a command line.
+/// Formats a value as on a command line.
 std::string word_of(const Field& field) {
   return field.is_string() ? field.string() : field.raw().dump();
 }

@@ -17,7 +17,7 @@ bool is_plain(char c) {
          kPlain.find(c) != std::string_view::npos;
 }
 
-/// A reader of one command line that knows where it is.
+/// Reads one command line and keeps track of the position.
 class Splitter {
  public:
   Splitter(std::string_view text, std::string_view place) : text_{text}, place_{place} {}
@@ -136,7 +136,7 @@ std::string shell_command(std::span<const std::string> words, std::size_t width)
   std::string out;
   std::size_t column = 0;
   for (std::size_t i = 0; i < words.size();) {
-    // An option and the values that follow it.
+    // An option and its values.
     std::string part = quoted_for_shell(words[i++]);
     const bool is_option = part.starts_with('-');
     while (is_option && i < words.size() && !words[i].starts_with('-')) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Words of a POSIX shell's command line.
+// Splitting and quoting of POSIX shell command lines.
 
 #include <span>
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace kvsim {
 
-/// The words of one command, as a shell splits them: quotes, backslashes, continued lines and
-/// comments. Errors: InputError "PLACE: character N: …" for an open quote, and for what a shell
+/// Splits one command into words as a shell does: quotes, backslashes, continued lines and
+/// comments. Throws InputError "PLACE: character N: …" for an open quote, and for text that a shell
 /// would replace or run ($NAME, `…`, ;, |, &, <, >, (, )).
 [[nodiscard]] std::vector<std::string> split_shell_words(std::string_view text,
                                                          std::string_view place);
 
-/// `word` so that a shell reads it back as it is: in single quotes unless it is plain.
+/// Quotes `word` for a shell, in single quotes unless it has no special characters.
 [[nodiscard]] std::string quoted_for_shell(std::string_view word);
 
-/// The words joined; option and value stay on one line, and lines after the first are indented and
-/// continued with a backslash where the line is longer than `width`. 0: one line.
+/// Joins the words. If the line is longer than `width`, it is continued with backslashes: an option
+/// and its value share a line, and lines after the first are indented. 0: one line.
 [[nodiscard]] std::string shell_command(std::span<const std::string> words, std::size_t width = 0);
 
 }  // namespace kvsim

@@ -24,7 +24,7 @@ CacheTerms terms_of(const LayerSpec& layer, Dtype kv_dtype) {
   return out;
 }
 
-/// Kind and sentence of a layer: what a group has in common.
+/// Returns the kind and description of a layer, which are equal within a group.
 CacheGroup group_of(const LayerSpec& layer) {
   CacheGroup out;
   out.kind = kind_name(layer);

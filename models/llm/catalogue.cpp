@@ -27,7 +27,7 @@ namespace {
 struct Catalogue {
   std::vector<Llm> llms;                                    // by name
   std::map<std::string, std::size_t> index;                 // squeezed_name of a name or alias
-  std::map<std::string, std::vector<std::string>> aliases;  // as the files spell them
+  std::map<std::string, std::vector<std::string>> aliases;  // as spelled in the files
 };
 
 /// Adds the model of `config` with the name, aliases and source of `entry`.
@@ -70,7 +70,7 @@ Catalogue read_catalogue() {
 /// A name of a quantized checkpoint, "Qwen3-8B-AWQ".
 struct QuantizedName {
   std::string base;         // without the format, "qwen3-8b"
-  std::string_view format;  // `dtype` of the weights
+  std::string_view format;  // format of the weights
 };
 std::optional<QuantizedName> quantized_name(std::string_view name) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kFormats{
@@ -110,7 +110,7 @@ const Llm& find_llm(std::string_view name) {
   }
   const std::string key = folded_name(name);
   KnownNames known{.kind = "model", .list_command = "kvsim list models"};
-  std::vector<std::string> longer;  // what "mistral-7b" or "llama-3" may mean
+  std::vector<std::string> longer;  // possible meanings of "mistral-7b" or "llama-3"
   for (const Llm& llm : builtin_llms()) {
     known.names.push_back(llm.name);
     if (!key.empty() && llm.name.starts_with(key + "-")) longer.push_back(llm.name);

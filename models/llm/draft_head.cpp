@@ -11,9 +11,9 @@ namespace kvsim {
 namespace {
 
 constexpr std::int32_t kEagle3Vocabulary = 32000;
-constexpr std::int64_t kEagle3Layers = 3;  // whose hidden states it reads
+constexpr std::int64_t kEagle3Layers = 3;  // layers whose hidden states it reads
 
-/// `llm` without what is not the head's.
+/// Returns `llm` without the parts that do not belong to the head.
 Llm head_of(const Llm& llm, std::string_view name, const LayerSpec& layer) {
   Llm head = llm;
   head.name = fmt::format("{} {} head", llm.name, name);
@@ -45,8 +45,8 @@ Llm mtp_head(const Llm& llm) {
     layer.formats = own->formats;
     break;
   }
-  // It keeps what it reads: its own index, and no compressed entries (DeepSeek-V4's head has only
-  // the window).
+  // The head's cache contains only entries that the head reads: its own index, and no compressed
+  // entries (DeepSeek-V4's head has only the window).
   AttentionSpec& attention = layer.attention;
   attention.index.is_borrowed = false;
   if (attention.o_groups > 0) {
@@ -70,7 +70,7 @@ Llm eagle_head(const Llm& llm, DraftHead kind) {
   const bool is_third = kind == DraftHead::kEagle3;
   const std::int64_t width = llm.d_model;
   Llm head = head_of(llm, is_third ? "EAGLE-3" : "EAGLE", *dense);
-  // Heads are published in 16 bits, whatever the format of their model.
+  // Heads are published in 16 bits, regardless of the format of their model.
   head.layers.front().mlp.format = nullptr;
   head.layers.front().formats = {};
   head.published_dtype = llm.compute_dtype;
@@ -83,7 +83,7 @@ Llm eagle_head(const Llm& llm, DraftHead kind) {
     add_matrix(head, width, std::int64_t{a.n_heads} * a.head_dim + kv);
     head.vocab_size = kEagle3Vocabulary;
     head.head_format = nullptr;
-    head.extra_parameters += width * kEagle3Vocabulary;  // its time is that of the vocabulary
+    head.extra_parameters += width * kEagle3Vocabulary;  // its time is that of the full vocabulary
   }
   return head;
 }

@@ -24,7 +24,7 @@ std::int64_t sum(std::int64_t a, std::int64_t b) {
   return out;
 }
 
-/// All matrices of a list, or those that one token visits.
+/// Returns the parameters of all matrices of a list, or of those that one token visits.
 std::int64_t total(const std::vector<LayerMatrix>& matrices, bool is_visited) {
   std::int64_t out = 0;
   for (const LayerMatrix& m : matrices) {
@@ -44,7 +44,7 @@ std::int64_t mlp_parameters(const Llm& llm, const MlpSpec& mlp) {
 }
 
 std::int64_t active_mlp_parameters(const Llm& llm, const MlpSpec& mlp) {
-  // The router scores every expert, also those the token does not visit.
+  // The router scores every expert, including those that the token does not visit.
   return total(feed_forward_matrices(mlp, llm.d_model), true);
 }
 
@@ -61,7 +61,7 @@ std::int64_t parameters(const Llm& llm) {
 }
 
 std::int64_t active_parameters(const Llm& llm) {
-  // The output head is multiplied with whether or not it shares the embedding's storage.
+  // The output head is multiplied with even if it shares the embedding's storage.
   std::int64_t total = std::int64_t{llm.d_model} * llm.vocab_size + llm.extra_active_parameters;
   for (const LayerSpec& layer : llm.layers) {
     total = sum(total, mixer_parameters(llm, layer));

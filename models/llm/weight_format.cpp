@@ -242,7 +242,7 @@ Dtype product_dtype(const Llm& llm, const WeightStore& store, const MatrixPlace&
   const WeightFormat* packing = packing_of(llm, store, place);
   if (packing != nullptr && !packing->weight_only) return packing->packed;
   if (store.format != nullptr) return store.base;
-  // gpt-oss computes with its experts in what they are stored in.
+  // gpt-oss computes with its experts in their stored format.
   const bool as_stored = place.part == WeightPart::kExperts && llm.outside_experts_dtype;
   return as_stored ? store.base : dense_weight_dtype(llm, store.base);
 }
@@ -299,7 +299,7 @@ const WeightFormat& find_weight_format(std::string_view name) {
 
 const WeightFormat& keep_weight_format(const std::string& name, const WeightFormat& format) {
   static std::mutex guard;
-  static std::map<std::string, WeightFormat> kept;  // its nodes stay where they are
+  static std::map<std::string, WeightFormat> kept;  // nodes have stable addresses
   const std::scoped_lock lock{guard};
   const auto [at, is_new] = kept.try_emplace(name, format);
   if (is_new) at->second.name = at->first;

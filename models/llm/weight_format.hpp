@@ -12,7 +12,7 @@
 
 namespace kvsim {
 
-/// A matrix's part, and what the checkpoint packs it into; null: not packed.
+/// The part of a matrix, and its format in the checkpoint; null: not packed.
 struct MatrixPlace {
   MatrixPlace(WeightPart of, const WeightFormat* published = nullptr)  // NOLINT: a part is a place
       : part{of}, format{published} {}
@@ -20,73 +20,74 @@ struct MatrixPlace {
   const WeightFormat* format;
 };
 
-/// How a released quantisation stores a matrix: packed values with scales (and zeros) of a group of
-/// inputs, of an output column, or of the whole matrix. Bits include everything that is stored per
-/// group in addition to the values.
+/// Storage of a matrix in a published quantisation: packed values with scales (and zeros) per group
+/// of inputs, per output column, or for the whole matrix. Bits include everything that is stored
+/// per group in addition to the values.
 struct WeightFormat {
-  std::string_view name;  // the word of scenario files
+  std::string_view name;  // name in scenario files
   std::string_view summary;
   std::string_view source;
   Dtype packed = Dtype::kInt4;
-  std::int32_t group = 0;        // inputs that share a scale; 0: none
-  std::int32_t group_bits = 0;   // of a group of one output column
-  std::int32_t column_bits = 0;  // of an output column
-  std::int32_t input_bits = 0;   // of an input row (GPTQ's group indices)
-  std::int32_t matrix_bits = 0;  // of a matrix
+  std::int32_t group = 0;        // inputs per scale; 0: no groups
+  std::int32_t group_bits = 0;   // per group of one output column
+  std::int32_t column_bits = 0;  // per output column
+  std::int32_t input_bits = 0;   // per input row (GPTQ's group indices)
+  std::int32_t matrix_bits = 0;  // per matrix
   bool weight_only = true;       // unpacked to 16 bit before the product; else computes in `packed`
   bool experts_only = false;
-  bool head = false;        // the output projection is quantised too
-  bool embeddings = false;  // and the embeddings
-  bool blocks = false;      // a group is a square of inputs and outputs: its products' partial sums
-                            // are scaled one by one
+  bool head = false;        // the output projection is quantised, too
+  bool embeddings = false;  // the embeddings are quantised, too
+  bool blocks = false;      // a group is a square of inputs and outputs; the partial sums of
+                            // products are scaled one by one
 };
 
-/// What a run's weights are stored in: everything in `base` (or as published, for the format the
-/// model is published in: each part in the format of its MatrixPlace), unless `format` packs the
-/// parts it covers; then `base` is that of the rest and of activations. The format is not owned.
+/// Storage of a run's weights. Without `format`, everything is in `base` (or as published if `base`
+/// is the published format: each part in the format of its MatrixPlace). Otherwise `format` packs
+/// the parts that it covers, and `base` is the format of the rest and of activations. The format is
+/// not owned.
 struct WeightStore {
   Dtype base = Dtype::kFp16;
   const WeightFormat* format = nullptr;
 };
 
-/// What such a matrix is packed into in this run; null where it is not packed.
+/// Returns the format of such a matrix in this run; null if it is not packed.
 [[nodiscard]] const WeightFormat* packing_of(const Llm& llm, const WeightStore& store,
                                              const MatrixPlace& place);
-/// Bytes of `count` matrices of `in` x `out`, scales and zeros included, each rounded up to whole
-/// bytes.
+/// Returns the bytes of `count` matrices of `in` x `out`, including scales and zeros, each rounded
+/// up to whole bytes.
 [[nodiscard]] Bytes matrix_bytes(const Llm& llm, const WeightStore& store, const MatrixPlace& place,
                                  std::int64_t in, std::int64_t out, std::int64_t count = 1);
-/// Format a product with that matrix computes in.
+/// Returns the format in which a product with that matrix computes.
 [[nodiscard]] Dtype product_dtype(const Llm& llm, const WeightStore& store,
                                   const MatrixPlace& place);
-/// Whether such a product is of squares with a scale each (fp8-block).
+/// Whether such a product has one scale per square block (fp8-block).
 [[nodiscard]] bool is_block_scaled(const Llm& llm, const WeightStore& store,
                                    const MatrixPlace& place);
 
-/// Calls `visit(place, in, out, count)` for every matrix of a layer, and of the embedding
-/// (vocabulary x d_model) and the head unless it is tied.
+/// Calls `visit(place, in, out, count)` for every matrix of a layer, of the embedding (vocabulary x
+/// d_model), and of the output head unless it is tied.
 using MatrixVisit =
     std::function<void(const MatrixPlace&, std::int64_t, std::int64_t, std::int64_t)>;
 void visit_layer_matrices(const Llm& llm, const LayerSpec& layer, const MatrixVisit& visit);
 void visit_outer_matrices(const Llm& llm, const MatrixVisit& visit);
 
-/// What all weights take.
+/// Returns the bytes of all weights.
 [[nodiscard]] Bytes loaded_weight_bytes(const Llm& llm, const WeightStore& store);
 
-/// The format named `name`. Errors: InputError naming the nearest known one.
+/// Returns the format named `name`. Throws InputError with the nearest known name.
 [[nodiscard]] const WeightFormat& find_weight_format(std::string_view name);
 [[nodiscard]] std::span<const WeightFormat> builtin_weight_formats();
-/// A format that only checkpoints name (groups of other sizes), kept for the program's life; the
-/// first of a name stays. Safe to call from several threads.
+/// Registers a format that only checkpoints define (with other group sizes) for the lifetime of the
+/// program. The first format of a name is kept. Thread-safe.
 const WeightFormat& keep_weight_format(const std::string& name, const WeightFormat& format);
-/// The names of the formats that a model is published in, joined by " + "; empty: none.
+/// Returns the names of a model's published formats, joined by " + "; empty if there are none.
 [[nodiscard]] std::string published_formats(const Llm& llm);
 
-/// The part of a model that one of `ranks` GPUs holds under tensor parallelism: heads, feed-forward
-/// widths and vocabulary divided, KV heads repeated where there are fewer than ranks; norms,
-/// routers and latent caches are whole on each. Biases are counted whole, which is a little too
-/// much. The entries of a sequence are dealt over `context` ranks of those that would hold equal
-/// ones. Errors: InputError where heads or widths do not divide, or entries cannot be dealt.
+/// Returns the part of a model on one of `ranks` GPUs under tensor parallelism. Heads, feed-forward
+/// widths and vocabulary are divided, KV heads are replicated if there are fewer than ranks, and
+/// norms, routers and latent caches are replicated on each. Biases are counted completely, a slight
+/// overestimate. The entries of a sequence are distributed over `context` of the ranks with equal
+/// copies. Throws InputError if heads or widths do not divide, or entries cannot be distributed.
 [[nodiscard]] Llm tensor_shard(const Llm& llm, std::int32_t ranks, std::int32_t context = 1);
 
 }  // namespace kvsim

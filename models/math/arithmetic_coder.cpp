@@ -32,7 +32,7 @@ class BitWriter {
   std::uint32_t used_ = 0;
 };
 
-/// Past the end there are zeros.
+/// Bits past the end are zero.
 class BitReader {
  public:
   explicit BitReader(std::span<const std::uint8_t> bytes) : bytes_{bytes} {}

@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// Random numbers for methods. Each number is a function of what it is drawn for, so results do not
+/// Random numbers for methods. Each number is a function of its key and counter, so results do not
 /// depend on the order of draws or on threads.
 ///
 /// mix64 is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64-bit words.

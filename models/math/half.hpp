@@ -13,7 +13,7 @@ namespace kvsim {
 
 // IEEE 754 half precision and bfloat16 by bit manipulation. Rounds to nearest, ties to even.
 
-/// Exact for every value, subnormals, infinities and NaN included.
+/// Exact for every value, including subnormals, infinities and NaN.
 [[nodiscard]] inline float fp16_to_float(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16U;
   const std::uint32_t exponent = (half >> 10U) & 0x1FU;
@@ -26,7 +26,7 @@ namespace kvsim {
   return std::bit_cast<float>(sign | (wide << 23U) | (mantissa << 13U));
 }
 
-/// Values from 65520 on overflow to infinity; NaN stays NaN.
+/// Values of at least 65520 overflow to infinity; NaN stays NaN.
 [[nodiscard]] inline std::uint16_t float_to_fp16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);
@@ -42,7 +42,7 @@ namespace kvsim {
   return static_cast<std::uint16_t>(sign | (rounded >> 13U));
 }
 
-/// A row of halves, by the processor's conversion where the build has it (F16C).
+/// Converts a row of halves, with the processor's instructions if the build enables them (F16C).
 inline void fp16_to_floats(const std::uint16_t* from, std::size_t count, float* to) {
   std::size_t i = 0;
 #ifdef __F16C__

@@ -13,13 +13,13 @@ std::vector<float> kmeans_levels(std::vector<float> values, std::int32_t count,
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();
   const auto k = static_cast<std::size_t>(count);
-  std::vector<double> sums(n + 1, 0.0);  // of the first numbers
+  std::vector<double> sums(n + 1, 0.0);  // prefix sums
   for (std::size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + static_cast<double>(values[i]);
   std::vector<double> levels;
   for (std::size_t i = 0; i < k; ++i) {
     levels.push_back(static_cast<double>(values[(2 * i + 1) * n / (2 * k)]));
   }
-  std::vector<std::size_t> ends(k, 0);  // of each level's numbers
+  std::vector<std::size_t> ends(k, 0);  // of each level's values
   for (std::int32_t step = 0; step < iterations; ++step) {
     std::vector<std::size_t> now;
     for (std::size_t i = 0; i + 1 < k; ++i) {

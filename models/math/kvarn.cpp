@@ -11,7 +11,7 @@
 namespace kvsim {
 namespace {
 
-// Bounds of the standard deviation of one pass, of a scale's logarithm, and of a divisor.
+// Bounds of a pass's standard deviation, of a scale's logarithm, and of a divisor.
 constexpr float kMinStd = 1e-3F, kMaxStd = 1e3F;
 constexpr float kMinLog = -0.3F, kMaxLog = 10.0F;
 constexpr float kMinSpread = 1e-8F;
@@ -70,7 +70,7 @@ class Balancer {
       }
     }
   }
-  /// Unbiased.
+  /// The unbiased standard deviation.
   [[nodiscard]] float std_of(std::size_t first, std::size_t stride, std::size_t n) const {
     double sum = 0;
     for (std::size_t i = 0; i < n; ++i) sum += static_cast<double>(balanced_[first + i * stride]);

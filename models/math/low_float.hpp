@@ -7,13 +7,13 @@
 
 namespace kvsim {
 
-// Four-bit and eight-bit floating-point codes, and the Hadamard rotation, as the engines' formats
-// of 4 to 8 bits use them.
+// Four-bit and eight-bit floating-point codes, and the Hadamard rotation, as used by the engines'
+// formats of 4 to 8 bits.
 
-/// Magnitudes of E2M1 by code; a code of 8 or more is negative.
+/// Magnitudes of E2M1 by code; codes from 8 are negative.
 inline constexpr float kE2m1[8] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
-/// What a value halfway between two levels becomes: the one with an even code, the one of larger
-/// magnitude, or the lower one (of larger magnitude if negative).
+/// Rounding of a value halfway between two levels: to the even code, to the larger magnitude, or to
+/// the lower level (of larger magnitude if negative).
 enum class E2m1Tie : std::uint8_t { kEven, kAway, kLower };
 /// The code of the nearest magnitude in [0, 6], with the sign of `x` in bit 3. A negative value
 /// that rounds to zero keeps its sign, as a saturating cast does.
@@ -22,16 +22,16 @@ enum class E2m1Tie : std::uint8_t { kEven, kAway, kLower };
   return (code & 8U) != 0 ? -kE2m1[code & 7U] : kE2m1[code];
 }
 
-/// The byte of round_to_fp8(x, Fp8::kE4m3), and its value. Errors: ContractError if x is NaN.
+/// Returns the byte of round_to_fp8(x, Fp8::kE4m3), or its value. Throws ContractError if x is NaN.
 [[nodiscard]] std::uint8_t e4m3_byte(float x);
 [[nodiscard]] float e4m3_value(std::uint8_t byte);
 
-/// row [d] times the Sylvester Hadamard matrix, not normalised: applied twice, it is d times the
-/// row. Errors: ContractError if d is not a power of two.
+/// Multiplies row [d] by the Sylvester Hadamard matrix without normalisation: applied twice, the
+/// result is d times the row. Throws ContractError if d is not a power of two.
 void hadamard(std::span<float> row);
 
-/// How NVFP4 finds the scale of 16 channels: so that the largest becomes 6, or 6 or 4, whichever
-/// has the smaller squared error.
+/// NVFP4's choice of the scale of 16 channels: the largest magnitude maps to 6, or to 6 or 4,
+/// whichever has the smaller squared error.
 enum class Nvfp4Search : std::uint8_t { kMax6, kFourOverSix };
 struct Nvfp4Group {
   std::uint8_t scale = 0;  // E4M3
@@ -45,7 +45,7 @@ struct Nvfp4Group {
   return e2m1_value(group.codes[i]) * e4m3_value(group.scale) * global;
 }
 
-/// E2M1 codes under a scale that is a power of two.
+/// E2M1 codes with a power-of-two scale.
 struct PowerGroup {
   std::int32_t exponent = 0;
   bool is_zero = false;  // stored as byte 0

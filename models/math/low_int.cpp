@@ -56,13 +56,12 @@ LmdeployRow lmdeploy_row(std::span<const float> row, std::int32_t levels, bool p
 std::int32_t lmdeploy_code(float x, const LmdeployRow& row) {
   if (row.step == 0) return 0;
   if (row.pytorch) {
-    // Without a clamp, the last code's value may exceed the levels by rounding of the zero point.
+    // Without a clamp, rounding of the zero point may give a code above the levels.
     return static_cast<std::int32_t>(std::floor(x / row.step + row.zero + 0.5F));
   }
   const float above = as_stored(x - row.zero, row.dtype);
   const float scaled = as_stored(above * as_stored(1 / row.step, row.dtype), row.dtype);
-  // The inverse of a small step is infinite in fp16; the GPU's saturating conversion makes 0 of
-  // NaN.
+  // The inverse of a small step is infinite in fp16; the GPU's saturating conversion maps NaN to 0.
   if (std::isnan(scaled)) return 0;
   return static_cast<std::int32_t>(
       std::clamp(std::nearbyint(scaled), 0.0F, static_cast<float>(row.levels)));
@@ -90,7 +89,7 @@ OscarRow oscar_row(std::span<const float> rotated, double clip, Dtype stored, bo
   }
   const auto clamped = [&row](float x) { return std::clamp(x, -row.bound, row.bound); };
   if (lloyd_max) {
-    // As released: levels of a normal distribution, and a range that is 1.16 times as wide.
+    // As released: levels of a normal distribution, and a range wider by a factor of 1.16.
     constexpr float kEnd = 1.5095585584640503F;
     constexpr float kWider = 1.16F;
     double sum = 0;

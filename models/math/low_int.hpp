@@ -8,18 +8,18 @@
 
 namespace kvsim {
 
-// Integer codes as engines compute them, with the bits that their kernels store.
+// Integer codes as computed by engines, with the bits that their kernels store.
 
-/// `x` rounded to fp16 or bf16; unchanged in any other format.
+/// Returns `x` rounded to fp16 or bf16; unchanged in any other format.
 [[nodiscard]] float as_stored(float x, Dtype dtype);
 
 /// vLLM's int8 per token-head: max |row| / 127, at least 1e-6, in fp32.
 /// Source: vLLM pull request 38378; rounding: pull request 45361.
 [[nodiscard]] float int8_token_step(std::span<const float> row);
-/// In [-128, 127].
+/// Returns a code in [-128, 127].
 [[nodiscard]] std::int32_t int8_token_code(float x, float step, bool truncates);
 
-/// vLLM's int4 per token-head: of a rotated row. The lowest four bits of the stored step are the
+/// vLLM's int4 per token-head, for a rotated row. The lowest four bits of the stored step are the
 /// zero point. Source: vLLM vllm/v1/attention/ops/int4_per_token_head.py.
 struct Int4Rotated {
   float step = 0;
@@ -43,7 +43,7 @@ struct LmdeployRow {
 /// levels: 2^bits - 1.
 [[nodiscard]] LmdeployRow lmdeploy_row(std::span<const float> row, std::int32_t levels,
                                        bool pytorch, Dtype dtype);
-/// 0 for a constant row.
+/// Returns 0 for a constant row.
 [[nodiscard]] std::int32_t lmdeploy_code(float x, const LmdeployRow& row);
 [[nodiscard]] float lmdeploy_value(std::int32_t code, const LmdeployRow& row);
 
@@ -57,12 +57,13 @@ struct OscarRow {
   bool by_deviation = false;  // codes by bounds of the deviation (Lloyd-Max)
   float mean = 0, deviation = 0;
 };
-/// clip: the bound is the int(clip d)-th smallest magnitude, counted from 0; 0: no bound.
-/// `stored`: the type of step and zero point. `lloyd_max`: the levels of a normal row instead of
-/// equal steps between minimum and maximum; they are stored as equal steps again, as released.
+/// clip: the bound is the int(clip d)-th smallest magnitude, counted from 0; 0: no bound. `stored`:
+/// the type of step and zero point. `lloyd_max`: uses the levels of a normal distribution instead
+/// of equal steps between minimum and maximum; they are stored as equal steps, as in the released
+/// code.
 [[nodiscard]] OscarRow oscar_row(std::span<const float> rotated, double clip, Dtype stored,
                                  bool lloyd_max);
-/// In [0, 3].
+/// Returns a code in [0, 3].
 [[nodiscard]] std::int32_t oscar_code(float x, const OscarRow& row);
 [[nodiscard]] float oscar_value(std::int32_t code, const OscarRow& row);
 
@@ -74,7 +75,7 @@ struct QuarotRow {
 };
 /// levels: 2^bits - 1; clip: share of the range that codes cover, in (0, 1].
 [[nodiscard]] QuarotRow quarot_row(std::span<const float> rotated, std::int32_t levels, float clip);
-/// In [0, levels].
+/// Returns a code in [0, levels].
 [[nodiscard]] std::int32_t quarot_code(float x, const QuarotRow& row);
 [[nodiscard]] float quarot_value(std::int32_t code, const QuarotRow& row);
 

@@ -11,7 +11,7 @@ namespace {
 
 float to_fp16(float x) { return fp16_to_float(float_to_fp16(x)); }
 
-/// Rounds `n` values that are `stride` apart.
+/// Rounds `n` values at a distance of `stride`.
 void round_asymmetric(float* first, std::size_t n, std::size_t stride, std::int32_t levels) {
   float low = *first;
   float high = *first;

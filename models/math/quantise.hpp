@@ -6,8 +6,8 @@
 namespace kvsim {
 
 // Rounding of rows to low-bit formats. Codes are rounded to nearest, ties to even. Steps and zeros
-// are stored in fp16, and codes are computed from the stored values, so a decoded code equals what
-// a real cache would return. Functions on rows write back the dequantised values.
+// are stored in fp16, and codes are computed from the stored values, so a decoded code equals the
+// value in a real cache. Functions on rows write back the dequantised values.
 
 /// Step and minimum of a group: x ~ zero + step * code, code in [0, levels].
 struct AsymmetricGroup {
@@ -23,10 +23,10 @@ struct AsymmetricGroup {
 
 /// Rounds row [d] in groups of `group` neighbours (the last may be shorter), each with step and
 /// zero.
-/// Errors: ContractError if group or levels < 1.
+/// Throws ContractError if group or levels < 1.
 void round_asymmetric_row(std::span<float> row, std::int32_t group, std::int32_t levels);
 /// Rounds rows [n, d] row-major: every column in groups of `group` consecutive rows (the last may
-/// be shorter). Errors: ContractError if the span is not whole rows, or group or levels < 1.
+/// be shorter). Throws ContractError if the span is not whole rows, or group or levels < 1.
 void round_asymmetric_columns(std::span<float> rows, std::int32_t d, std::int32_t group,
                               std::int32_t levels);
 
@@ -40,8 +40,8 @@ void round_int8_row(std::span<float> row);
 enum class Fp8 : std::uint8_t { kE4m3, kE5m2 };
 /// 448 for e4m3, 57344 for e5m2.
 [[nodiscard]] float fp8_max(Fp8 format);
-/// The nearest value of the format, ties to even; saturates at fp8_max; NaN stays NaN. Error at
-/// most 2^-4 (e4m3) or 2^-3 (e5m2) of x in the normal range.
+/// Returns the nearest value of the format, ties to even; saturates at fp8_max; NaN stays NaN. The
+/// error is at most 2^-4 (e4m3) or 2^-3 (e5m2) of x in the normal range.
 [[nodiscard]] float round_to_fp8(float x, Fp8 format);
 /// Rounds row to scale * fp8(row / scale); unchanged if the scale is 0.
 void round_fp8_row(std::span<float> row, float scale, Fp8 format);
@@ -50,8 +50,8 @@ void round_fp8_row(std::span<float> row, float scale, Fp8 format);
 [[nodiscard]] float abs_max(std::span<const float> values);
 
 /// SmoothQuant's channel scales: max|K_j|^a / max|Q_j|^(1-a); 1 if either maximum is 0.
-/// Source: Xiao et al. 2023, eq. (4), with keys in place of weights.
-/// key_max, query_max, out: [d]. Errors: ContractError if lengths disagree.
+/// Source: Xiao et al. 2023, eq. (4), with keys instead of weights.
+/// key_max, query_max, out: [d]. Throws ContractError if lengths disagree.
 void smoothing_scales(std::span<const float> key_max, std::span<const float> query_max, double a,
                       std::span<float> out);
 

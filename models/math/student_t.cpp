@@ -16,7 +16,7 @@ double student_t_975(std::int64_t degrees) {
   if (degrees <= static_cast<std::int64_t>(kTable.size())) {
     return kTable[static_cast<std::size_t>(degrees - 1)];
   }
-  // Cornish and Fisher's expansion (26.7.5), accurate to 1e-5 from 30 on.
+  // Cornish and Fisher's expansion (26.7.5), accurate to 1e-5 for at least 30 degrees.
   const auto v = static_cast<double>(degrees);
   constexpr double z = 1.959964;
   const double z3 = z * z * z;

@@ -17,7 +17,7 @@ constexpr std::array kEngine4{.1284277F, .3881378F, .6568799F, .9424482F,
 constexpr std::array kExact3{.2450942F, .7560053F, 1.343909F, 2.151946F};
 constexpr std::array kExact4{.1283950F, .3880483F, .6567591F, .9423405F,
                              1.256231F, 1.618046F, 2.069017F, 2.732590F};
-// LMDeploy's tables of ten iterations.
+// LMDeploy's tables after ten iterations.
 constexpr std::array kLmdeploy3{.2450942F, .7560052F, 1.3439093F, 2.1519456F};
 constexpr std::array kLmdeploy3Bounds{.5005497F, 1.0499573F, 1.7479274F};
 constexpr float kLmdeploy2Low = .4527808F, kLmdeploy2High = 1.5104176F, kLmdeploy2Bound = .9815992F;
@@ -38,7 +38,7 @@ float norm_of(std::span<const float> row) {
 
 float to_fp16(float x) { return fp16_to_float(float_to_fp16(x)); }
 
-/// The level of LMDeploy's 3-bit code, from the lowest.
+/// Returns the level of LMDeploy's 3-bit code, counted from the lowest.
 float lmdeploy_level3(std::uint8_t code) {
   return code >= 4 ? kLmdeploy3[code - 4U] : -kLmdeploy3[3U - code];
 }

@@ -7,19 +7,19 @@
 
 namespace kvsim {
 
-// TurboQuant's codes as vLLM and LMDeploy compute them.
+// TurboQuant's codes as computed by vLLM and LMDeploy.
 
 /// Levels of a scalar quantiser of N(0, 1): vLLM's own numerical solution, or the exact Lloyd-Max
 /// levels. Source: vLLM vllm/v1/attention/ops/turboquant/centroids.py.
 enum class Codebook : std::uint8_t { kEngine, kExact };
-/// The levels above zero, ascending; those below are their negatives. bits: 3 or 4.
+/// The positive levels, ascending; the others are their negatives. bits: 3 or 4.
 [[nodiscard]] std::span<const float> gaussian_levels(std::int32_t bits, Codebook codebook);
 
 /// A key by direction and norm. `rotated`: [d], the unit vector times the normalised Hadamard
-/// matrix. Codes: the number of midpoints at most the value, so that a tie goes up.
+/// matrix. The code is the number of midpoints not above the value, so ties are rounded up.
 [[nodiscard]] std::int32_t turboquant_code(float rotated, std::int32_t bits, Codebook codebook,
                                            std::int32_t d);
-/// The level of a code, over sqrt(d).
+/// Returns the level of a code, divided by sqrt(d).
 [[nodiscard]] float turboquant_level(std::int32_t code, std::int32_t bits, Codebook codebook,
                                      std::int32_t d);
 /// Rounds key [d]. corrected: the levels are scaled to a unit vector, so that the norm is kept.

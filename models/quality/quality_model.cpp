@@ -10,11 +10,11 @@
 namespace kvsim {
 namespace {
 
-// What a difference costs: round numbers, chosen by errors with each pair left out in turn.
+// Weight factors per difference: round numbers, chosen by leave-one-pair-out errors.
 constexpr double kOtherMethod = 0.005;
 constexpr double kOtherHarness = 0.3;
 constexpr double kOtherProtocol = 0.02;
-constexpr double kOtherUnit = 0.05;   // of budgets, or a width that is not stated
+constexpr double kOtherUnit = 0.05;   // different budget units, or an unstated width
 constexpr double kBudgetScale = 0.5;  // of the logarithm of budgets
 constexpr double kBitsScale = 0.25;   // of the logarithm of bits
 constexpr double kOtherTask = 0.03;
@@ -23,7 +23,7 @@ constexpr double kMinWeight = 1e-9;
 
 constexpr double kHighest = 1.3;      // scores far above the full one are noise of small scores
 constexpr double kFloor = 0.03;       // of the spread: noise of tasks
-constexpr double kTail = 0.05;        // outside a 90 % interval on either side
+constexpr double kTail = 0.05;        // outside a 90 % interval on each side
 constexpr std::size_t kMinPairs = 6;  // for an interval
 constexpr std::size_t kMinRows = 50;
 
@@ -32,7 +32,7 @@ bool starts_with_any(std::string_view text, std::initializer_list<std::string_vi
                      [&](std::string_view word) { return text.starts_with(word); });
 }
 
-/// When the cache is compressed, and whether the question is known then.
+/// Returns when the cache is compressed, and whether the question is known at that time.
 std::string protocol_of(const QualityRow& row) {
   const std::string phase{row.when.substr(0, row.when.find(';'))};
   return phase + (row.when.find("agnostic") != std::string::npos ? ";agnostic" : "");
@@ -43,7 +43,7 @@ double closeness(const std::optional<double>& a, const std::optional<double>& b,
   return std::exp(-std::abs(std::log(*a / *b)) / scale);
 }
 
-/// What two rows are compared by.
+/// The properties that are compared between two rows.
 struct Likeness {
   QualityKind kind;
   std::string method, harness, protocol, task, unit, model;
@@ -60,7 +60,7 @@ struct Likeness {
         budget{row.budget},
         bits{row.bits} {}
 
-  /// 0 for another kind.
+  /// 0 for a different kind.
   [[nodiscard]] double to(const Likeness& other) const {
     if (kind != other.kind) return 0.0;
     double weight = method == other.method ? 1.0 : kOtherMethod;
@@ -126,7 +126,7 @@ QualityKind quality_kind(const QualityRow& row) {
   if (row.bits && *row.bits < 16.0) return QualityKind::kFormat;
   if (row.budget && *row.budget == 1.0 && row.budget_unit != "tokens") return QualityKind::kFormat;
   if (!row.when.starts_with("decode")) return QualityKind::kEviction;
-  // Answers of these tasks are short: hardly anything is evicted while they are generated.
+  // Answers of these tasks are short: hardly any entry is evicted during generation.
   return starts_with_any(row.task, {"ruler", "longbench"}) ? QualityKind::kShortDecode
                                                            : QualityKind::kDecodeEviction;
 }
@@ -138,7 +138,7 @@ std::string_view name_of(QualityKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-/// Rows as they are compared.
+/// Rows in the form used for comparisons.
 struct QualityModel::Evidence {
   std::vector<Likeness> likeness{};
 };
@@ -225,7 +225,7 @@ void QualityModel::add_interval(QualityPrediction& p, QualityKind kind,
     pairs.insert(score.pair);
   }
   if (pairs.size() < kMinPairs || errors.size() < kMinRows) return;
-  // The smallest error that the tail's share is at most: conservative by less than one row.
+  // The smallest error whose tail is within this share: conservative by less than one row.
   const auto at = [&](double share) {
     const double place = std::ceil(share * static_cast<double>(errors.size())) - 1.0;
     return errors[static_cast<std::size_t>(std::max(0.0, place))];

@@ -14,7 +14,7 @@
 
 namespace kvsim {
 
-/// What a method changes; a prediction rests on measurements of the same kind only.
+/// Kind of change by a method; a prediction uses only measurements of the same kind.
 enum class QualityKind : std::size_t {
   kEviction,
   kDecodeEviction,
@@ -26,44 +26,44 @@ inline constexpr std::size_t kQualityKinds = 5;
 [[nodiscard]] QualityKind quality_kind(const QualityRow& row);
 [[nodiscard]] std::string_view name_of(QualityKind kind);
 
-/// Score over full score as predicted from other measurements.
+/// Score over full score, predicted from other measurements.
 struct QualityPrediction {
   double retained = 1.0;
-  double spread = 0.0;     // deviation of the measurements that it rests on
+  double spread = 0.0;     // deviation of the measurements used
   bool supported = false;  // the method was measured under this protocol with another model
-  std::optional<double> low{}, high{};  // holds 90 % of scores; where there is evidence enough
+  std::optional<double> low{}, high{};  // 90 % interval; set if there is enough evidence
   std::size_t rows = 0, models = 0;     // measurements of the same method
 };
 
-/// Who is left out when a row is predicted.
+/// The measurements excluded when a row is predicted.
 enum class LeaveOut : std::uint8_t { kPair, kModel };
 
-/// Errors of predictions whose measurements were left out, of supported rows.
+/// Errors of leave-out predictions, for supported rows.
 struct LeaveOutError {
   std::size_t rows = 0, pairs = 0;
-  std::size_t unsupported = 0;  // rows of methods that nothing else supports
+  std::size_t unsupported = 0;  // rows of methods without other measurements
   std::size_t bounded = 0;      // rows with an interval
   std::optional<double> mean_absolute{}, median_absolute{}, bias{};
   std::optional<double> coverage{}, mean_width{};  // of those with an interval
 };
 
-/// A kernel mean over measured rows: every difference between two set-ups costs a factor
-/// (docs/quality.md lists them); the interval is that of errors when a model is
-/// left out, in units of the spread, by kind. The factors are fixed numbers; nothing is fitted to
-/// the rows but the interval.
+/// A kernel mean over measured rows: every difference between two set-ups multiplies the weight by
+/// a factor (docs/quality.md lists them). The interval is that of leave-one-model-out errors, in
+/// units of the spread, by kind. The factors are constants; only the interval is fitted to the
+/// rows.
 class QualityModel {
  public:
-  /// Rows without a retained score and full caches are left out.
+  /// Excludes rows without a retained score and rows of full caches.
   explicit QualityModel(std::span<const QualityRow> rows);
 
   ~QualityModel();
 
-  /// Of `query`, whose score is not used. nullopt: nothing of its kind was measured.
+  /// Predicts `query`, whose score is not used. nullopt if nothing of its kind was measured.
   [[nodiscard]] std::optional<QualityPrediction> predict(const QualityRow& query) const;
-  /// The same without measurements of the query's (harness, model) pair, or of its model too.
+  /// The same without measurements of the query's (harness, model) pair, or of its model.
   [[nodiscard]] std::optional<QualityPrediction> predict_without(const QualityRow& query,
                                                                  LeaveOut out) const;
-  /// Errors of predictions of each row without its pair, or its model too; the interval of a row is
+  /// Errors of predictions of each row without its pair, or its model; the interval of a row is
   /// calibrated without its model.
   [[nodiscard]] LeaveOutError leave_out_error(LeaveOut out, QualityKind kind) const;
   /// Errors of predictions of other rows.
@@ -71,7 +71,7 @@ class QualityModel {
 
  private:
   static constexpr std::size_t kNoPair = static_cast<std::size_t>(-1);
-  struct Score {  // of a row whose model was left out of every harness
+  struct Score {  // of a row, with its model left out of every harness
     std::size_t pair;
     std::string_view model;
     double error;  // in units of the spread
@@ -80,7 +80,7 @@ class QualityModel {
   template <class Query, class Skip>
   [[nodiscard]] std::optional<QualityPrediction> mean(const Query& query, Skip skip) const;
   [[nodiscard]] std::optional<QualityPrediction> mean_of(std::size_t row, LeaveOut out) const;
-  /// Adds the interval from the scores of the kind, without those of `model`.
+  /// Adds the interval from the scores of this kind, excluding those of `model`.
   void add_interval(QualityPrediction& p, QualityKind kind, std::string_view model) const;
 
   std::unique_ptr<Evidence> evidence_;

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMinRanked = 3;
 constexpr double kSameBudget = 0.01;  // of the prompt
 
-/// Ranks from 1; ties share the mean of theirs.
+/// Returns ranks from 1; ties share their mean rank.
 std::vector<double> ranks_of(std::span<const double> values) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLargestTable = 256U << 20U;
 constexpr double kFullBits = 16.0;
-constexpr std::string_view kPressSource = "kvpress:";  // of a row, followed by the run's suffixes
+/// In a row's source, followed by the run's suffixes.
+constexpr std::string_view kPressSource = "kvpress:";
 
 std::optional<double> number_of(std::string_view text) {
   double value = 0.0;
@@ -29,13 +30,13 @@ std::optional<double> number_of(std::string_view text) {
   return value;
 }
 
-/// Records of a CSV text.
+/// Reads the records of a CSV text.
 class QualityRecords {
  public:
   QualityRecords(std::string_view text, std::string_view name) : text_{text}, name_{name} {
     if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
   }
-  /// The next record that is not blank; false at the end.
+  /// Reads the next record that is not blank; returns false at the end.
   bool next(std::vector<std::string>& cells) {
     while (at_ < text_.size()) {
       begins_ = line_;
@@ -116,7 +117,7 @@ constexpr std::array<std::string_view, kColumns> kNames{
 constexpr std::size_t kRequired = 5;
 constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
 
-/// Where each column is in the header.
+/// Returns the position of each column in the header.
 std::array<std::size_t, kColumns> columns_of(const std::vector<std::string>& header,
                                              const std::string& place) {
   std::array<std::size_t, kColumns> at{};
@@ -194,7 +195,7 @@ class RowReader {
     if (value.empty()) bad(column, "a name");
     return value;
   }
-  /// nullopt for an empty cell.
+  /// Returns nullopt for an empty cell.
   [[nodiscard]] std::optional<double> number(Column column, double low, double high) const {
     const std::string cell = text(column);
     if (cell.empty()) return std::nullopt;
@@ -204,7 +205,7 @@ class RowReader {
     }
     return value;
   }
-  /// "200", or "~50" where the number is computed.
+  /// Parses "200", or "~50" for a computed number.
   [[nodiscard]] std::optional<double> samples() const {
     std::string cell = text(kSamples);
     if (cell.empty()) return std::nullopt;
@@ -219,7 +220,7 @@ class RowReader {
   std::string place_;
 };
 
-/// "a__b__c" at its "__".
+/// Splits "a__b__c" at "__".
 std::vector<std::string> parts_of(const std::string& name) {
   std::vector<std::string> parts(1);
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -233,7 +234,7 @@ std::vector<std::string> parts_of(const std::string& name) {
   return parts;
 }
 
-/// kvpress' names of the catalogue's methods; others keep theirs.
+/// Maps kvpress' method names to the catalogue's; other names are unchanged.
 std::string method_of(const std::string& press) {
   static const std::map<std::string, std::string, std::less<>> names{
       {"no_press", "full"},
@@ -248,7 +249,7 @@ std::string method_of(const std::string& press) {
   return found != names.end() ? found->second : press;
 }
 
-/// Scores of one kvpress run: a number, or tasks with a number or a number per metric.
+/// Adds the scores of one kvpress run: a number, or tasks with a number or a number per metric.
 void add_metrics(const Field& field, const QualityRow& like, const std::string& task,
                  std::vector<QualityRow>& rows) {
   constexpr double kMax = 1e9;
@@ -276,8 +277,8 @@ void add_metrics(const Field& field, const QualityRow& like, const std::string& 
   }
 }
 
-/// Sets max_score of rows. A source has one scale per metric: one score above 1 shows that it is
-/// percent, so that a score of 1 % next to others is not taken for 100 %.
+/// Sets max_score of rows. A source has one scale per metric: a score above 1 shows that the scale
+/// is percent, so that a score of 1 % next to others is not read as 100 %.
 void set_scales(std::vector<QualityRow>& rows) {
   std::map<std::pair<std::string, std::string>, double> largest;
   const auto key = [](const QualityRow& row) { return std::pair{row.harness(), row.metric}; };
@@ -288,14 +289,14 @@ void set_scales(std::vector<QualityRow>& rows) {
   for (QualityRow& row : rows) row.max_score = largest.at(key(row)) <= 1.0 ? 1.0 : 100.0;
 }
 
-/// Whether part of a run's name says that the question was known when the cache was compressed.
+/// Whether part of a run's name indicates that the question was known at compression time.
 bool says_question(std::string_view part) {
   return part.find("query_aware") != std::string_view::npos ||
          part.find("compressed_questions") != std::string_view::npos;
 }
 
-/// Full scores from runs of the same data and model. Those of the full cache are the same whether
-/// the question is known or not, so that runs with the question in sight may use others.
+/// Copies full scores from runs of the same data and model. Full-cache scores do not depend on
+/// whether the question is known, so runs with a known question may use those of other runs.
 void add_full_scores(std::vector<QualityRow>& rows) {
   const auto key = [](const QualityRow& row, std::string_view source) {
     return fmt::format("{}\n{}\n{}\n{}", source, row.model, row.task, row.metric);
@@ -325,7 +326,7 @@ void add_full_scores(std::vector<QualityRow>& rows) {
 }
 
 std::vector<QualityRow> read_kvpress(const fs::path& folder) {
-  std::vector<std::pair<std::string, fs::path>> runs;  // name, file of metrics
+  std::vector<std::pair<std::string, fs::path>> runs;  // name, metrics file
   for (const auto& entry : fs::directory_iterator{folder}) {
     const fs::path& path = entry.path();
     const bool is_folder = entry.is_directory();
@@ -409,7 +410,7 @@ std::optional<double> QualityRow::kept_bytes() const {
   if (budget_unit == "fraction of bytes") return budget;
   const double width = bits.value_or(kFullBits) / kFullBits;
   if (budget_unit == "fraction") {
-    // A format of unstated width keeps an unknown share.
+    // A format of unstated width has an unknown share.
     if (*budget == 1.0 && !bits) return std::nullopt;
     return *budget * width;
   }

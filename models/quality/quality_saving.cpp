@@ -15,7 +15,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kZ90 = 1.6448536269514722;  // standard normal's 95th percentile
+constexpr double kZ90 = 1.6448536269514722;  // 95th percentile of the standard normal distribution
 constexpr double kSameBytes = 1e-9;
 
 bool selects(const std::vector<std::string>& names, const std::string& name) {
@@ -26,7 +26,7 @@ std::string protocol_name(const QualityRow& row) {
   return row.when.empty() ? "not stated" : row.when;
 }
 
-/// The setting in words: "0.5 of the entries", "4 bits".
+/// Describes the setting: "0.5 of the entries", "4 bits".
 std::string setting_name(const QualityRow& row) {
   std::string text;
   if (row.budget && !(row.budget_unit == "fraction" && *row.budget == 1.0)) {
@@ -41,9 +41,9 @@ std::string setting_name(const QualityRow& row) {
   return text.empty() ? row.setting : text;
 }
 
-/// Sums over tasks, with an error from the rows' own or from how the tasks differ.
+/// Sums over tasks; the error is from the rows' own errors or from the differences between tasks.
 struct TaskSums {
-  double score = 0.0, full = 0.0;  // retained times full, so that perplexities count the same
+  double score = 0.0, full = 0.0;  // retained times full, so that perplexities are weighted equally
   double variance = 0.0;           // of `score`
   bool all_errors = true;
   std::vector<std::pair<double, double>> tasks{};
@@ -75,7 +75,7 @@ struct TaskSums {
       error = std::sqrt(variance) / full;
       out.has_interval = true;
     } else if (tasks.size() >= 2) {
-      // Of a ratio of sums over tasks that are drawn.
+      // The error of a ratio of sums over sampled tasks.
       double squares = 0.0;
       for (const auto& [s, f] : tasks) squares += std::pow(s - out.retained * f, 2);
       const auto n = static_cast<double>(tasks.size());
@@ -151,7 +151,7 @@ std::vector<MethodSaving> largest_savings(std::span<const QualityRow> rows,
     const auto retained = row.retained();
     if (!retained || row.is_full() || !selects(query.methods, row.method)) continue;
     if (!row.task.starts_with(query.task)) continue;
-    // A prefill that computes less stores the whole cache.
+    // A prefill with less computation still stores the whole cache.
     if (quality_kind(row) == QualityKind::kCompute) continue;
     Collected& one = found[{row.method, protocol_name(row)}];
     one.saving.method = row.method;
@@ -178,7 +178,7 @@ std::vector<MethodSaving> largest_savings(std::span<const QualityRow> rows,
       if (sums.full > 0.0) saving.points.push_back(sums.point(-std::get<0>(place)));
     }
     if (saving.rows == 0) {
-      // Not measured with this model: what others' measurements say of it.
+      // Not measured with this model: predicted from measurements of others.
       saving.basis = SavingBasis::kPredicted;
       struct Predicted {
         double retained = 0.0, low = 0.0, high = 0.0, weight = 0.0;

@@ -65,7 +65,7 @@ std::vector<QualityVerdict> judge_quality(std::span<const QualityRow> rows,
   std::vector<QualityVerdict> out;
   for (const MethodSaving& saving : largest_savings(rows, model, query)) {
     QualityVerdict verdict{.protocol = saving.protocol, .basis = basis_of(saving)};
-    // A format's bytes are those of its rows; an eviction's are those of its budget.
+    // A format's bytes are taken from its rows, an eviction's from its budget.
     std::optional<double> kept = planned.kept_entries;
     if (!kept && !saving.points.empty()) kept = saving.points.back().kept;
     if (kept && !saving.points.empty()) {

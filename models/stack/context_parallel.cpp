@@ -1,4 +1,4 @@
-// Context parallelism: entries dealt over GPUs, and prompts split over groups of them.
+// Context parallelism: entries distributed over GPUs, and prompts split over groups of GPUs.
 
 #include "models/stack/context_parallel.hpp"
 
@@ -34,7 +34,7 @@ bool has_context_parallel(const Stack& stack) {
 }
 
 bool has_prefill_context(const Stack& stack) {
-  // vLLM PR 46570; PR 56157 for what decode steps of experts exchange.
+  // vLLM PR 46570; PR 56157 for exchanges between experts in decode steps.
   return is_vllm_since(stack, {0, 30, 0});
 }
 

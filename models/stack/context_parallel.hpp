@@ -4,9 +4,9 @@
 
 namespace kvsim {
 
-/// Sets what `options` say of decode and prefill context parallelism. Errors: InputError for a
-/// release that does not have it, and where both are combined, or prompts that are split with
-/// weights in host memory.
+/// Applies the options of decode and prefill context parallelism. Throws InputError if the release
+/// does not support it, if both are combined, or if prompts are split while weights are in host
+/// memory.
 void take_context_parallel(Stack& out, const StackOptions& options);
 
 }  // namespace kvsim

@@ -37,7 +37,7 @@ bool has_latent_attention(const Llm& llm) {
                      [](const LayerSpec& layer) { return caches_latents(layer); });
 }
 
-/// Query heads for each KV head of the first layer with a cache; 0: none has one.
+/// Returns query heads per KV head of the first layer with a cache; 0 if no layer has one.
 std::int64_t query_group(const Llm* llm) {
   if (llm == nullptr) return 0;
   for (const LayerSpec& layer : llm->layers) {
@@ -241,7 +241,7 @@ std::optional<EngineVersion> parse_engine_version(std::string_view text, int* pa
     version[static_cast<std::size_t>(read++)] = number;
     if (at == text.size()) break;
     const std::string_view rest = text.substr(at);
-    // Post and candidate releases have the defaults of the release they belong to.
+    // Post and candidate releases have the defaults of their release.
     if (read >= 2 && (rest.starts_with(".post") || rest.starts_with("rc"))) break;
     if (text[at] != '.') return std::nullopt;
   }
@@ -297,7 +297,7 @@ std::string DefaultsRule::conditions() const {
   if (memory_from && memory_below) {
     gpus = fmt::format("GPUs of {} to {}", *memory_from, *memory_below);
   } else if (memory_from == Bytes{}) {
-    gpus = "all other GPUs";  // a profile writes "0 GiB" where earlier rules name the rest
+    gpus = "all other GPUs";  // a profile writes "0 GiB" after rules for specific GPUs
   } else if (memory_from) {
     gpus = fmt::format("GPUs of at least {}", *memory_from);
   } else if (memory_below) {

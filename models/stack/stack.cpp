@@ -27,7 +27,7 @@ namespace {
 constexpr std::array kFractionWords{"all", "before_weights", "after_weights", "free"};
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 
-/// The enumerator whose word is the value of `field`; words are in the order of the enumeration.
+/// Returns the enumerator named by `field`; words are in the order of the enumeration.
 template <class Enum, std::size_t N>
 Enum read_enum(const Field& field, const std::array<const char*, N>& words) {
   const std::vector<std::string> known{words.begin(), words.end()};
@@ -54,8 +54,8 @@ std::vector<Stack> read_profiles() {
   return stacks;
 }
 
-/// What to type instead of a version that `stack` does not know: a stack that has it, or the newest
-/// known one.
+/// Returns a suggestion instead of a version unknown to `stack`: a stack that has the version, or
+/// the newest known version.
 std::string version_hint(const Stack& stack, std::optional<EngineVersion> version,
                          std::span<const Stack> stacks) {
   std::string others;
@@ -74,7 +74,7 @@ std::string version_hint(const Stack& stack, std::optional<EngineVersion> versio
       newest->name, newest->defaults->last);
 }
 
-/// `base` in the version and usage that a label gives it.
+/// Returns `base` in the version and usage given by a label.
 Stack variant_of(const Stack& base, std::string_view version, std::string_view usage) {
   if (!base.defaults) {
     throw InputError{fmt::format("stack \"{}\" has no versions and no usage: expected \"{}\"",
@@ -139,7 +139,7 @@ Stack with_options(const Stack& stack, const StackOptions& options, const Engine
       if (limit > 0) limit = std::max<std::int64_t>(1, limit / out.attention_groups);
     };
     share(out.prefill_chunk);
-    // sglang model_runner.py: what it derives from the pool is of a group.
+    // sglang model_runner.py: limits derived from the pool are per group.
     if (options.max_num_seqs || site.speculates) share(out.max_num_seqs);
   }
   if (options.block_tokens) out.block_tokens = *options.block_tokens;
@@ -265,7 +265,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   const auto base = profile.find("extends");
   if (base) {
     stack = find_among(known, base->string());
-    // Not what the rules of its newest version say.
+    // The profile's own values, not those of the rules of its newest version.
     const Stack::VersionedValues& own = stack.profile_values;
     stack.inter_step_overhead = own.inter_step_overhead;
     stack.inter_step_per_sequence = own.inter_step_per_sequence;
@@ -276,7 +276,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     stack.sampler_bytes = own.sampler_bytes;
   }
   stack.name = std::move(name);
-  // An overridden value loses the source of the original.
+  // Overriding a value discards the source of the original.
   const auto read = [&](std::string_view key, auto&& take) {
     if (base && !profile.has(key)) return;
     stack.sources.erase(std::string{key});
@@ -322,7 +322,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     stack.kernels.clear();
     for (const auto& [family, whose] : kernels->members()) stack.kernels[family] = whose.string();
   }
-  // Keys that came later: a profile that says nothing has none of them.
+  // Keys that were added later: a profile without them uses 0.
   const auto read_later = [&](std::string_view key, auto&& take) {
     const auto field = profile.find(key);
     if (!field) return;
@@ -389,7 +389,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     if (const auto given = profile.find("fraction_of")) {
       given->fail("expected \"all\": only a paged cache's pool is a share of anything else");
     }
-    stack.fraction_of = FractionOf::kAll;  // of the paged profile that it extends
+    stack.fraction_of = FractionOf::kAll;  // overrides the paged base profile
     stack.sources.erase("fraction_of");
   }
   stack.profile_values = {.inter_step_overhead = stack.inter_step_overhead,

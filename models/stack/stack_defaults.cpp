@@ -18,7 +18,7 @@
 namespace kvsim {
 namespace {
 
-/// Sets each value of the first rule that fits it, and keeps where it comes from.
+/// Sets each value from the first matching rule, and records its origin.
 class DefaultsTaker {
  public:
   DefaultsTaker(const Stack& stack, const EngineSite& site)
@@ -26,7 +26,7 @@ class DefaultsTaker {
         site_{site},
         version_{parse_engine_version(stack.version).value_or(EngineVersion{})} {}
 
-  /// The value of `member`, and the rule that gives it; nullopt: no rule does.
+  /// Returns the value of `member` and the rule that sets it; nullopt if there is no such rule.
   template <class T>
   std::optional<T> find(std::optional<T> EngineValues::*member, const DefaultsRule** rule) const {
     for (const DefaultsRule& candidate : stack_.defaults->rules) {
@@ -48,7 +48,8 @@ class DefaultsTaker {
   EngineVersion version_;
 };
 
-/// The share of the GPU's memory that `reserve` leaves, to three decimals as SGLang rounds it.
+/// Returns the fraction of the GPU's memory left after `reserve`, rounded to three decimals as in
+/// SGLang.
 double fraction_after_reserve(const MemoryReserve& reserve, const DefaultsTaker& taker,
                               const Stack& stack, const StackOptions& options,
                               const EngineSite& site) {
@@ -115,7 +116,8 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
   };
   count("prefill_chunk", &EngineValues::prefill_chunk, out.prefill_chunk, options.prefill_chunk);
   if (out.prefill_chunk == 0) {
-    // Prompts are taken whole: the engine's option has no one value, so none is printed.
+    // Prompts are not chunked: the engine's option does not have a single value, so none is
+    // printed.
     settings.settings.clear();
     const DefaultsRule* rule = nullptr;
     if (const auto tokens = taker.find(&EngineValues::long_prefill_chunk, &rule)) {
@@ -215,11 +217,11 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
 void take_state_slots(Stack& out, const StackOptions& options) {
   if (out.state_slots == 0) return;
   // sglang server_args.py since v0.5.14, _handle_mamba_radix_cache: without the overlap scheduler
-  // the strategy is no_buffer, of 3 slots (MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO).
+  // the strategy is no_buffer, with 3 slots (MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO).
   constexpr std::int64_t kNoBuffer = 3;
   if (!out.schedules_ahead) out.state_slots = std::min(out.state_slots, kNoBuffer);
-  // sglang model_runner.py, handle_max_mamba_cache: without the radix cache the pool has a slot for
-  // each of max_running_requests, where that is set.
+  // sglang model_runner.py, handle_max_mamba_cache: without the radix cache the pool has one slot
+  // per running request (max_running_requests), if that is set.
   if (out.state_slots > 1) {
     out.state_sequences = 0;
   } else if (options.max_num_seqs) {

@@ -4,12 +4,12 @@
 
 namespace kvsim {
 
-/// Sets `out` to the defaults of its engine at `site`, and `out.settings` to what it runs with.
-/// `out.defaults` is not null. Errors: InputError where the engine reserves more memory than the
-/// GPU has, or does not start with such limits.
+/// Applies the defaults of `out`'s engine at `site`, and sets `out.settings` to the resulting
+/// settings. `out.defaults` must not be null. Throws InputError if the engine reserves more memory
+/// than the GPU has, or if it rejects such limits.
 void take_defaults(Stack& out, const StackOptions& options, const EngineSite& site);
 
-/// The slots of `out`'s pool of states, of which its rules have set the default.
+/// Sets the slots of `out`'s state pool after its rules have set the default.
 void take_state_slots(Stack& out, const StackOptions& options);
 
 }  // namespace kvsim

@@ -7,7 +7,7 @@
 
 namespace kvsim {
 
-/// We broke our own promise; the program is wrong, not its input.
+/// An internal contract is violated: a bug in the program, not an error in its input.
 class ContractError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
@@ -20,7 +20,7 @@ class ContractError : public std::logic_error {
 
 }  // namespace kvsim
 
-/// Holds in every build type: KVSIM_CHECK(n > 0, "n is {}", n).
+/// Checked in every build type: KVSIM_CHECK(n > 0, "n is {}", n).
 #define KVSIM_CHECK(condition, ...)                                                       \
   do {                                                                                    \
     if (!(condition)) [[unlikely]] {                                                      \

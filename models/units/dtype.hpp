@@ -9,8 +9,8 @@
 
 namespace kvsim {
 
-/// Element formats of weights, activations and caches. Scales and zeros of quantised stores are
-/// not part of the format; the store that uses them counts them.
+/// Element formats of weights, activations and caches. Scales and zeros of quantised stores are not
+/// part of the format; they are counted by the store that uses them.
 enum class Dtype : std::uint8_t {
   kFp32,
   kFp16,
@@ -25,7 +25,7 @@ enum class Dtype : std::uint8_t {
 
 struct DtypeName {
   Dtype dtype;
-  std::string_view name;  // the word of scenario files
+  std::string_view name;  // name in scenario files
   std::int32_t bits;
 };
 
@@ -44,7 +44,7 @@ constexpr std::int32_t bits_of(Dtype dtype) {
   return kDtypes[static_cast<std::size_t>(dtype)].bits;
 }
 
-/// Whole bytes that `elements` of `dtype` take, the last partial byte rounded up.
+/// Returns the bytes of `elements` of `dtype`, rounded up to whole bytes.
 constexpr Bytes bytes_of(std::int64_t elements, Dtype dtype) {
   return Bytes{(elements * bits_of(dtype) + 7) / 8};
 }
@@ -66,7 +66,7 @@ inline constexpr std::array kDtypeAliases{
     DtypeAlias{"float8_e4m3fn", Dtype::kFp8E4m3},
 };
 
-/// The format named `word`: a name of kDtypes or of kDtypeAliases; nullopt if it is neither.
+/// Returns the format named `word`, a name of kDtypes or of kDtypeAliases; nullopt if unknown.
 constexpr std::optional<Dtype> parse_dtype(std::string_view word) {
   for (const auto& entry : kDtypes) {
     if (entry.name == word) return entry.dtype;

@@ -19,7 +19,8 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// Letters inserted, left out, replaced, or swapped with the next one, to turn `a` into `b`.
+/// Returns the number of insertions, deletions, replacements and swaps of adjacent letters that
+/// turn `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before, last, row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -37,8 +38,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-/// Whether `b` is easily written for `a`: of the same class (vowels, other letters, digits), the
-/// next key of a row, or o and 0.
+/// Whether `b` is a likely misspelling of `a`: of the same class (vowels, other letters, digits),
+/// an adjacent key in a row, or o and 0.
 bool is_near(char a, char b) {
   constexpr std::string_view kVowels = "aeiouy";
   constexpr std::string_view kRows = "1234567890 qwertyuiop asdfghjkl zxcvbnm";
@@ -54,21 +55,21 @@ bool is_near(char a, char b) {
   return class_of(a) == class_of(b) || next(a, b) || next(b, a) || zero(a, b) || zero(b, a);
 }
 
-/// Whether `word` may be a slip of `name`, at that edit distance. In a short word one slip, not of
-/// any letter: "name" is none of "nvme".
+/// Whether `word` may be a misspelling of `name` at this edit distance. Short words allow one edit,
+/// and only between similar letters: "name" does not match "nvme".
 bool is_slip(std::string_view word, std::string_view name, std::size_t distance) {
   constexpr std::size_t kShort = 5;
   if (word.size() > kShort) return distance <= std::max<std::size_t>(2, word.size() / 3);
   if (distance == 0) return true;
   if (distance > 1 || word.size() < 2) return false;
-  if (word.size() != name.size()) return true;  // one letter more or less
+  if (word.size() != name.size()) return true;  // one letter inserted or deleted
   const auto [a, b] = std::mismatch(word.begin(), word.end(), name.begin());
   const bool swapped = a + 1 != word.end() && *(a + 1) != *(b + 1);
   return swapped || is_near(*a, *b);
 }
 
 constexpr std::size_t kLongestWordShown = 80;
-constexpr std::size_t kMaxNamesShown = 40;  // of all models there would be a page
+constexpr std::size_t kMaxNamesShown = 40;  // listing all models would fill a page
 constexpr std::size_t kMaxNameBytesShown = 800;
 
 constexpr std::size_t kLongestMessage = 4096;
@@ -76,17 +77,17 @@ constexpr std::size_t kTailOfMessage = 1024;
 
 bool continues_sequence(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
 
-/// Bytes of `text` up to `at`, without the beginning of a UTF-8 sequence that ends behind it.
+/// Returns the number of bytes up to `at`, excluding a UTF-8 sequence that ends after it.
 std::size_t sequence_boundary(std::string_view text, std::size_t at) {
   constexpr std::size_t kLongestSequence = 4;
   for (std::size_t back = 0; back < kLongestSequence && back < at; ++back) {
     if (!continues_sequence(text[at - back])) return at - back;
   }
-  return at;  // no UTF-8
+  return at;  // not UTF-8
 }
 
-/// The message in at most kLongestMessage bytes. what() ends at the first NUL, which a JSON text
-/// may hold.
+/// Truncates the message to kLongestMessage bytes. what() ends at the first NUL, which a JSON text
+/// may contain.
 std::string bounded(std::string text) {
   std::replace(text.begin(), text.end(), '\0', ' ');
   if (text.size() <= kLongestMessage) return text;

@@ -8,8 +8,8 @@
 
 namespace kvsim {
 
-/// Something the user gave is wrong. Says where, what was expected and what was there; only `main`
-/// catches it, prints it on one line and exits 2.
+/// Invalid user input. The message contains the place, the expected and the actual value; only
+/// `main` catches it, prints it on one line and exits with 2.
 class InputError : public std::runtime_error {
  public:
   /// A complete sentence: "file.json: /batch/size: expected an integer in [1, 4096], got 0".
@@ -17,7 +17,7 @@ class InputError : public std::runtime_error {
   InputError(std::string_view place, std::string_view expected, std::string_view got);
 };
 
-/// The result of body(); an InputError gets `place: ` before its message.
+/// Returns the result of body(); prefixes the message of an InputError with `place: `.
 template <class Body>
 decltype(auto) with_place(const std::string& place, Body&& body) {
   try {
@@ -27,16 +27,17 @@ decltype(auto) with_place(const std::string& place, Body&& body) {
   }
 }
 
-/// The member of `known` nearest to `word` by edit distance; empty if `word` is no likely slip of
-/// one (up to 5 letters: 1 slip, none of unlike letters; more letters: 2, or a third of them).
+/// Returns the member of `known` nearest to `word` by edit distance; empty if `word` is unlikely to
+/// be a misspelling of it (up to 5 letters: 1 edit, but no substitution of dissimilar letters; more
+/// letters: 2 edits, or a third of the letters).
 [[nodiscard]] std::string nearest(std::string_view word, std::span<const std::string> known);
 
-/// `unknown KIND "WORD"; did you mean "NEAR"? (known, names, and 40 more)`; leaves out what it
-/// cannot say.
+/// Returns `unknown KIND "WORD"; did you mean "NEAR"? (known, names, and 40 more)`; parts without
+/// content are omitted.
 [[nodiscard]] std::string unknown_name(std::string_view kind, std::string_view word,
                                        std::span<const std::string> known);
 
-/// `KIND "WORD" is ambiguous; one of a, b`.
+/// Returns `KIND "WORD" is ambiguous; one of a, b`.
 [[nodiscard]] std::string ambiguous_name(std::string_view kind, std::string_view word,
                                          std::span<const std::string> candidates);
 

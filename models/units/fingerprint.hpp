@@ -5,7 +5,7 @@
 
 namespace kvsim {
 
-/// The 64-bit FNV-1a hash of `text` as 16 hexadecimal digits.
+/// Returns the 64-bit FNV-1a hash of `text` as 16 hexadecimal digits.
 [[nodiscard]] std::string fingerprint(std::string_view text);
 
 }  // namespace kvsim

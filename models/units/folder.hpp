@@ -6,8 +6,8 @@
 
 namespace kvsim {
 
-/// Files in `folder` whose names end in `extension` (".csv"), sorted. Errors: InputError "FOLDER:
-/// cannot be read: REASON".
+/// Returns the files in `folder` whose names end in `extension` (".csv"), sorted. Throws InputError
+/// "FOLDER: cannot be read: REASON".
 [[nodiscard]] std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder,
                                                           std::string_view extension);
 

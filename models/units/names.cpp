@@ -14,13 +14,13 @@ namespace {
 
 constexpr std::size_t kLongestWordShown = 80;
 constexpr std::size_t kMaxExamples = 8;
-constexpr std::size_t kShortestPart = 3;  // shorter words are contained in too many names
+constexpr std::size_t kShortestPart = 3;  // too many names contain shorter words
 
 bool is_separator(char c) { return c == ' ' || c == '_' || c == '-'; }
 
 char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
 
-/// At most kMaxExamples of `names`, and how many more there are.
+/// Returns at most kMaxExamples of `names`, and the number of further ones.
 std::string examples(std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
   const std::size_t all = names.size();
@@ -57,7 +57,8 @@ std::string unknown_entry(const KnownNames& known, std::string_view word) {
   const std::size_t slash = word.rfind('/');
   const std::string_view last = slash == std::string_view::npos ? word : word.substr(slash + 1);
   if (near.empty() && last.size() < word.size()) near = nearest(last, all);
-  // A name that begins with the word is more likely than one a letter away ("h10": H100, not H20).
+  // A name that starts with the word is more likely than one that differs by a letter ("h10": H100,
+  // not H20).
   const std::string part = squeezed_name(last);
   const auto begins_with_part = [&](const std::string& name) {
     return squeezed_name(name).starts_with(part);
@@ -66,7 +67,7 @@ std::string unknown_entry(const KnownNames& known, std::string_view word) {
                       std::any_of(known.names.begin(), known.names.end(), begins_with_part);
   if (!near.empty() && !is_cut) return fmt::format("{}; did you mean \"{}\"?", head, near);
 
-  // Those that begin with the word; without any, those that contain it.
+  // Names that start with the word; if there are none, names that contain it.
   std::vector<std::string> containing;
   for (const bool begins : {true, false}) {
     if (part.empty() || (!begins && part.size() < kShortestPart) || !containing.empty()) break;

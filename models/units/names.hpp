@@ -1,6 +1,6 @@
 #pragma once
 
-// Names that users type: spellings that count as equal, and answers to names that nothing has.
+// Names that users type: equivalent spellings, and messages for unknown names.
 
 #include <string>
 #include <string_view>
@@ -8,13 +8,13 @@
 
 namespace kvsim {
 
-/// `name` in lower case with "_" and blanks as "-": spellings that count as one name.
+/// Returns `name` in lower case with "_" and blanks as "-"; equal results denote the same name.
 [[nodiscard]] std::string folded_name(std::string_view name);
 
-/// The same without separators: "Llama 3.1-8B" is "llama3.18b".
+/// As folded_name, without separators: "Llama 3.1-8B" is "llama3.18b".
 [[nodiscard]] std::string squeezed_name(std::string_view name);
 
-/// Names that a catalogue has.
+/// The names of a catalogue.
 struct KnownNames {
   std::string_view kind;          // "model"
   std::string_view list_command;  // "kvsim list models"
@@ -22,9 +22,9 @@ struct KnownNames {
   std::vector<std::string> aliases{};  // also searched for the nearest name
 };
 
-/// `unknown KIND "WORD"; did you mean "NEAR"?`. Without a near name: the names that contain the
-/// word, else a few examples, and the command that lists all. Of a Hugging Face name
-/// ("org/model") the part after the slash is compared, too.
+/// Returns `unknown KIND "WORD"; did you mean "NEAR"?`. Without a near name, it lists the names
+/// that contain the word, else a few examples, and the command that lists all names. For a Hugging
+/// Face name ("org/model"), the part after the slash is compared as well.
 [[nodiscard]] std::string unknown_entry(const KnownNames& known, std::string_view word);
 
 }  // namespace kvsim

@@ -22,7 +22,7 @@ namespace {
 
 bool digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Where the longest decimal number at the start of `text` ends; 0: there is none.
+/// Returns the end of the longest decimal number at the start of `text`; 0 if there is none.
 std::size_t end_of_number(std::string_view text, bool fixed) {
   std::size_t at = text.starts_with('-') ? 1 : 0;
   const std::size_t begin = at;
@@ -45,7 +45,7 @@ std::size_t end_of_number(std::string_view text, bool fixed) {
 
 }  // namespace
 
-// "inf" and "nan", which std::from_chars reads and every caller of ours refuses, are no numbers.
+// std::from_chars accepts "inf" and "nan"; they are rejected here, as no caller allows them.
 std::from_chars_result number_from_chars(const char* first, const char* last, double& value,
                                          bool fixed) {
   const std::string_view text{first, static_cast<std::size_t>(last - first)};

@@ -8,29 +8,27 @@
 
 namespace kvsim {
 
-/// A count of bytes or picoseconds is beyond what 64 bits hold: the input is too large, or too
-/// slow.
+/// A count of bytes or picoseconds exceeds 64 bits: the input is too large or too slow.
 class OverflowError : public InputError {
  public:
   using InputError::InputError;
 };
 
-/// Throws OverflowError; says which quantity is too large and what it may be.
+/// Throws OverflowError, which names the quantity and its largest value.
 template <class Dimension>
 [[noreturn]] inline void overflowed() {
   throw OverflowError{Dimension::kTooLarge};
 }
 
-/// `v` becomes a `To` without narrowing, so `Bytes{1.5}` and `Bytes{80} * 0.5` do not compile.
+/// `v` converts to `To` without narrowing, so `Bytes{1.5}` and `Bytes{80} * 0.5` do not compile.
 template <class T, class To>
 concept LosslessTo = requires(T v) {
   To{v};
 };
 
-/// A number with its dimension in the type. Only sums, differences and ratios of like quantities
+/// A number with its dimension in the type. Only sums, differences and ratios of the same quantity
 /// and scaling by a plain number are defined here; products between dimensions are in units.hpp.
-/// Quantities of whole numbers never wrap: sums, differences and products beyond `Rep` throw
-/// OverflowError.
+/// Integer quantities never wrap: sums, differences and products beyond `Rep` throw OverflowError.
 template <class Dimension, class Rep>
 class Quantity {
  public:
@@ -82,7 +80,7 @@ class Quantity {
   friend constexpr Quantity operator*(T factor, Quantity a) {
     return a * factor;
   }
-  /// How many times `b` goes into `a`, as a real number.
+  /// The ratio as a real number.
   friend constexpr double operator/(Quantity a, Quantity b) {
     return static_cast<double>(a.value_) / static_cast<double>(b.value_);
   }

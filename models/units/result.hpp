@@ -7,7 +7,7 @@
 
 namespace kvsim {
 
-/// A value, or the reason why there is none ("does not fit" is an answer, not an error).
+/// A value, or the reason for its absence ("does not fit" is an answer, not an error).
 template <class T, class Reason>
 class [[nodiscard]] Result {
  public:
@@ -17,7 +17,7 @@ class [[nodiscard]] Result {
   [[nodiscard]] bool has_value() const { return state_.index() == 0; }
   explicit operator bool() const { return has_value(); }
 
-  /// Errors: ContractError if there is none.
+  /// Throws ContractError if there is no value.
   [[nodiscard]] const T& value() const {
     KVSIM_CHECK(has_value(), "value() of a Result that holds a reason");
     return *std::get_if<0>(&state_);

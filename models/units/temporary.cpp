@@ -35,14 +35,14 @@ constexpr int kSlots = 64;
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler reads them");
 std::array<Slot, kSlots> slots;
 
-/// The layout of the kernel's getdents64; readdir may allocate, which a handler must not.
+/// The layout of the kernel's getdents64; readdir may allocate, which a signal handler must not do.
 struct KernelEntry {
   std::uint64_t inode;
   std::int64_t offset;
   std::uint16_t size;
   std::uint8_t type;
 };
-constexpr std::size_t kNameAt = 19;  // right behind `type`
+constexpr std::size_t kNameAt = 19;  // directly after `type`
 
 constexpr int kDeepest = 8;
 constexpr int kPasses = 4;  // entries may be skipped while others are removed
@@ -74,7 +74,7 @@ void remove_tree(int parent, const char* name, int depth) noexcept {
   ::unlinkat(parent, name, AT_REMOVEDIR);
 }
 
-/// Whether `name` is "NAME.WORD-PID" or "NAME.WORD-PID-COUNT", of which `before` is "NAME.WORD-".
+/// Whether `name` is "NAME.WORD-PID" or "NAME.WORD-PID-COUNT"; `before` is "NAME.WORD-".
 bool is_sibling(std::string_view name, std::string_view before) {
   if (!name.starts_with(before)) return false;
   name.remove_prefix(before.size());
@@ -86,7 +86,7 @@ bool is_sibling(std::string_view name, std::string_view before) {
          name.find_first_not_of("0123456789", 1) == std::string_view::npos;
 }
 
-/// The first line of a short file; empty if it cannot be read.
+/// Returns the first line of a short file; empty if it cannot be read.
 std::string first_line(const fs::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (file < 0) return "";
@@ -97,10 +97,10 @@ std::string first_line(const fs::path& path) {
   return std::string{text.substr(0, text.find('\n'))};
 }
 
-/// Ticks from boot to the start of a process; empty if there is no such process.
+/// Returns the ticks from boot to the start of a process; empty if there is no such process.
 std::string start_time(pid_t process) {
   const std::string stat = first_line(fmt::format("/proc/{}/stat", process));
-  // "PID (NAME) STATE ...": the name may hold blanks and brackets. The start is field 22.
+  // "PID (NAME) STATE ...": the name may contain blanks and brackets. The start time is field 22.
   const std::size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return "";
   std::istringstream fields{stat.substr(name_end + 1)};
@@ -142,14 +142,14 @@ std::optional<OwnerMark> read_owner_mark(const fs::path& folder) {
   return words && head == kMarkHead && mark.process > 0 ? std::optional{mark} : std::nullopt;
 }
 
-/// Whether the process that made the mark ran on this machine and has ended.
+/// Whether the process that wrote the mark ran on this machine and has ended.
 bool has_ended(const OwnerMark& mark) {
   const OwnerMark own = own_mark();
   if (mark.host != own.host || mark.names != own.names) return false;
   if (mark.boot != own.boot) return true;
   if (::kill(mark.process, 0) != 0 && errno == ESRCH) return true;
   const std::string start = start_time(mark.process);
-  return !start.empty() && start != mark.start;  // the number belongs to another process now
+  return !start.empty() && start != mark.start;  // the PID belongs to another process now
 }
 
 bool is_abandoned(const fs::path& path) {
@@ -193,7 +193,7 @@ void remove_temporaries() noexcept {
     if (slot.kind == TemporaryKind::kFile) ::unlink(slot.path.data());
     if (slot.kind == TemporaryKind::kTree) remove_tree(AT_FDCWD, slot.path.data(), 0);
   }
-  // Folders inside folders: as long as one goes, the one around it may go next.
+  // Nested folders: repeat as long as one was removed, since its parent may be empty now.
   for (bool removed = true; removed;) {
     removed = false;
     for (Slot& slot : slots) {
@@ -270,7 +270,7 @@ void remove_all_of(const fs::path& path) {
       const std::string_view name{entry->d_name};
       if (name != "." && name != "..") names.emplace_back(name);
     }
-    ::closedir(folder);  // before going deeper, so that one descriptor is enough
+    ::closedir(folder);  // before descending, so that one descriptor is enough
     for (const std::string& name : names) remove_all_of(path / name);
   }
 }

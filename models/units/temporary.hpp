@@ -8,16 +8,16 @@
 
 namespace kvsim {
 
-/// What is to go when a signal ends the program.
+/// Kind of path that is removed when a signal ends the program.
 enum class TemporaryKind : std::uint8_t {
   kFile,
-  kTree,        // a folder and all that is in it
-  kEmptyFolder  // a folder made on the way: goes only if nothing is left in it
+  kTree,        // a folder with all its contents
+  kEmptyFolder  // a folder created on the way; removed only if it is empty
 };
 
-/// Says that `path` is under construction for as long as this object lives. It neither creates nor
-/// removes anything itself. Register before creating the path. Safe from several threads; beyond 64
-/// at a time, and for paths past 4 KiB, nothing is remembered.
+/// Registers `path` as under construction for the lifetime of this object. It does not create or
+/// remove anything itself. Register before creating the path. Thread-safe. At most 64 paths of up
+/// to 4 KiB are registered simultaneously; others are ignored.
 class Temporary {
  public:
   Temporary(const std::filesystem::path& path, TemporaryKind kind);
@@ -29,10 +29,11 @@ class Temporary {
   int slot_ = -1;
 };
 
-/// Removes every registered path. Only async-signal-safe calls: signal handlers may call it.
+/// Removes every registered path. Makes only async-signal-safe calls, so signal handlers may call
+/// it.
 void remove_temporaries() noexcept;
 
-/// Keeps SIGINT, SIGTERM and SIGHUP waiting (for this thread) while it lives: around two renames
+/// Blocks SIGINT, SIGTERM and SIGHUP in this thread during its lifetime. Used around two renames
 /// that belong together.
 class HeldSignals {
  public:
@@ -45,28 +46,29 @@ class HeldSignals {
   sigset_t before_{};
 };
 
-/// The mark in a folder that this program builds in or has put aside: one line with host, boot,
-/// PID namespace, PID and start time of the process.
+/// The marker file in a folder that this program builds in or has moved away: one line with host,
+/// boot, PID namespace, PID and start time of the process.
 inline constexpr const char* kOwnerMark = ".kvsim-partial";
 
-/// Writes this process's mark into `folder`. Returns 0 or an errno.
+/// Writes this process's marker into `folder`. Returns 0 or an errno.
 [[nodiscard]] int write_owner_mark(const std::filesystem::path& folder);
 
-/// `NAME.WORD-PID` next to `target`, a free name; with a count behind it if that is taken. `word`
-/// is "partial" or "old".
+/// Returns a free name `NAME.WORD-PID` next to `target`, with a number appended if it is taken.
+/// `word` is "partial" or "old".
 [[nodiscard]] std::filesystem::path sibling_of(const std::filesystem::path& target,
                                                const char* word);
 
-/// Removes what kvsim processes that have ended left next to `target` under such names: only
-/// folders with the mark of a process of this machine that no longer runs. A whole folder put aside
-/// ("old") goes back to `target` if that name is free. Errors: none; what cannot be removed stays.
+/// Removes the leftovers next to `target` of kvsim processes that have ended: only folders with the
+/// marker of a process of this machine that no longer runs. A complete folder that was moved away
+/// ("old") is renamed back to `target` if that name is free. Never throws; leaves anything that
+/// cannot be removed.
 void remove_abandoned(const std::filesystem::path& target);
 
-/// Removes `path` and all that is in it, links not followed; needs one free file descriptor,
-/// however deep the folders are. Errors: none; what cannot be removed stays.
+/// Removes `path` and all its contents without following links. Needs one free file descriptor at
+/// any folder depth. Never throws; leaves anything that cannot be removed.
 void remove_all_of(const std::filesystem::path& path);
 
-/// A marked folder `NAME.partial-PID` next to `target`, in which the target is built; an interrupt
+/// A marked folder `NAME.partial-PID` next to `target`, in which the target is built. An interrupt
 /// removes it.
 class PartialFolder {
  public:
@@ -75,12 +77,12 @@ class PartialFolder {
   PartialFolder(const PartialFolder&) = delete;
   PartialFolder& operator=(const PartialFolder&) = delete;
 
-  /// 0, or the errno of what failed when the folder was made; nothing is left then.
+  /// 0, or the errno of the failure to create the folder, after which nothing remains.
   [[nodiscard]] int error() const { return error_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Where the target is built, as PATH/NAME.
+  /// Path under construction, as PATH/NAME.
   [[nodiscard]] std::filesystem::path file() const { return path_ / name_; }
-  /// The folder has its final name now and is not removed.
+  /// Keeps the folder, which now has its final name.
   void release() { registered_.reset(); }
 
  private:

@@ -39,7 +39,7 @@ std::string_view kind_of(mode_t mode) {
 
 class Descriptor {
  public:
-  /// Without O_NONBLOCK, opening a pipe that no program writes to would wait for ever.
+  /// Without O_NONBLOCK, opening a pipe without a writer would block forever.
   explicit Descriptor(const fs::path& path)
       : number_{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)} {
     if (number_ < 0) cannot_read(path, errno);
@@ -53,12 +53,12 @@ class Descriptor {
   int number_;
 };
 
-/// Bytes read, at most `size`; 0 at the end.
+/// Returns the number of bytes read, at most `size`; 0 at the end.
 std::size_t read_some(const fs::path& path, int file, char* into, std::size_t size) {
   for (;;) {
     const ssize_t got = ::read(file, into, size);
     if (got >= 0) return static_cast<std::size_t>(got);
-    if (errno == EAGAIN) {  // a pipe whose writer is slow
+    if (errno == EAGAIN) {  // a pipe with a slow writer
       pollfd waiting{.fd = file, .events = POLLIN, .revents = 0};
       (void)::poll(&waiting, 1, -1);
     } else if (errno != EINTR) {
@@ -67,7 +67,7 @@ std::size_t read_some(const fs::path& path, int file, char* into, std::size_t si
   }
 }
 
-/// As read_some, of a pipe that may have no writer yet.
+/// As read_some, for a pipe that may not have a writer yet.
 std::size_t read_first(const fs::path& path, int file, char* into, std::size_t size) {
   using Clock = std::chrono::steady_clock;
   constexpr auto kPatience = std::chrono::seconds{5};
@@ -83,8 +83,8 @@ std::size_t read_first(const fs::path& path, int file, char* into, std::size_t s
 }  // namespace
 
 std::string read_text_file(const fs::path& path, std::size_t max) {
-  // A pipe gives its text once: a scenario, for one, is read again after its overrides were
-  // checked.
+  // A pipe can be read only once, but some texts are needed again: a scenario, for example, is read
+  // again after its overrides were checked.
   static std::mutex mutex;
   static std::map<std::pair<dev_t, ino_t>, std::string> pipes;
   const Descriptor file{path};
@@ -107,7 +107,7 @@ std::string read_text_file(const fs::path& path, std::size_t max) {
   if (size > max) refuse_size();
   constexpr std::size_t kPiece = 1U << 16U;
   std::string text;
-  // One byte more than the file has, so that its end is seen without another piece.
+  // One byte more than the file size, so that the end is detected without another read.
   text.resize(std::max<std::size_t>(kPiece, static_cast<std::size_t>(size) + 1));
   std::size_t filled = 0;
   for (;;) {

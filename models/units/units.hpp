@@ -1,6 +1,6 @@
 #pragma once
 
-// Units of everything kvsim counts. Free of fmt, so that CUDA code can include it.
+// Units of all quantities in kvsim. Independent of fmt, so that CUDA code can include it.
 
 #include <cmath>
 #include <cstdint>
@@ -19,11 +19,11 @@ struct SimTimeTag {
 };
 
 using Bytes = Quantity<BytesTag, std::int64_t>;       // exact, so used + free == capacity
-using FlopCount = Quantity<struct FlopTag, double>;   // a multiply-add counts 2
-using Seconds = Quantity<struct SecondsTag, double>;  // what models return
+using FlopCount = Quantity<struct FlopTag, double>;   // a multiply-add counts as 2
+using Seconds = Quantity<struct SecondsTag, double>;  // results of models
 using BytesPerSecond = Quantity<struct BytesPerSecondTag, double>;
 using FlopsPerSecond = Quantity<struct FlopsPerSecondTag, double>;
-using SimTime = Quantity<SimTimeTag, std::int64_t>;  // picoseconds: what the clock holds
+using SimTime = Quantity<SimTimeTag, std::int64_t>;  // picoseconds; the simulation clock
 
 constexpr Seconds operator/(Bytes n, BytesPerSecond rate) {
   return Seconds{static_cast<double>(n.count()) / rate.count()};
@@ -36,13 +36,13 @@ constexpr BytesPerSecond operator/(Bytes n, Seconds t) {
 }
 constexpr Bytes operator%(Bytes a, Bytes b) { return Bytes{a.count() % b.count()}; }
 
-/// `n` rounded up to a multiple of `unit`; both at least 0, unit above 0.
+/// Returns `n` rounded up to a multiple of `unit`; both at least 0, unit above 0.
 constexpr Bytes round_up(Bytes n, Bytes unit) {
   const Bytes rest = n % unit;
   return rest == Bytes{} ? n : n + (unit - rest);
 }
 
-/// The whole part of a count. Errors: OverflowError where it does not fit, or is no number.
+/// Returns the integer part of a count. Throws OverflowError if it does not fit or is not a number.
 template <class Q>
 requires std::is_same_v<typename Q::rep, std::int64_t>
 constexpr Q truncated(double count) {
@@ -50,13 +50,13 @@ constexpr Q truncated(double count) {
   if (!(count >= -kEnd && count < kEnd)) overflowed<typename Q::dimension>();
   return Q{static_cast<std::int64_t>(count)};
 }
-/// The nearest whole count. Errors: as truncated.
+/// Returns the nearest integer count. Throws as truncated.
 template <class Q>
 Q rounded(double count) {
   return truncated<Q>(std::round(count));
 }
 
-/// Model time as clock time, to the nearest picosecond. Errors: as truncated.
+/// Converts model time to clock time, rounded to the nearest picosecond. Throws as truncated.
 inline SimTime to_sim_time(Seconds t) { return rounded<SimTime>(t.count() * 1e12); }
 constexpr Seconds to_seconds(SimTime t) { return Seconds{static_cast<double>(t.count()) * 1e-12}; }
 

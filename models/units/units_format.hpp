@@ -1,6 +1,6 @@
 #pragma once
 
-// How quantities read for people: 80 GiB, 3.35 TB/s, 120 us. Files take count() in base units.
+// Human-readable quantities: 80 GiB, 3.35 TB/s, 120 us. Files contain count() in base units.
 
 #include <cstdint>
 #include <string>
@@ -20,7 +20,7 @@ namespace kvsim {
 [[nodiscard]] std::string to_text(FlopCount n);
 [[nodiscard]] std::string to_text(SimTime t);
 
-/// 53912 as "53,912".
+/// Formats 53912 as "53,912".
 [[nodiscard]] std::string with_commas(std::int64_t value);
 
 }  // namespace kvsim

@@ -55,7 +55,7 @@ std::optional<double> parse(std::string_view text, std::span<const Unit> units) 
 
 std::optional<Bytes> parse_bytes(std::string_view text) {
   const auto value = parse(text, kByteUnits);
-  // 1 EiB: sums of a few such numbers, and what tensor parallelism multiplies, stay below 2^63.
+  // 1 EiB: sums of several such numbers, and multiples by tensor parallelism, stay below 2^63.
   if (!value || *value > 0x1p60) return std::nullopt;
   return Bytes{static_cast<std::int64_t>(std::llround(*value))};
 }

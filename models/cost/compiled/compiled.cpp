@@ -10,9 +10,9 @@
 namespace kvsim {
 namespace {
 
-// Moments at which a graph is built to find its coefficients: one base, one step along each of
-// (attended, before, after), and one more to see that they hold. No round numbers, so that what
-// moves in pages or groups shows.
+// States whose graphs determine the coefficients: a base, one step along each of (attended, before,
+// after), and one more to verify linearity. The numbers are not round, so that traffic in pages or
+// groups is detected.
 constexpr std::int64_t kBase = 1000;
 constexpr std::int64_t kMoved = 1777;
 constexpr std::array<CompiledGraph<3>::Counts, CompiledGraph<3>::kSamples> kCounts{
@@ -28,8 +28,8 @@ bool reads_meanwhile(const CostInput& in) {
 
 CompiledGraph<3> compile(const CostInput& in, std::int32_t layer, CacheChange change, bool evicts,
                          const Roofline& roofline) {
-  // Other formats grow in steps; weights that arrive meanwhile hide behind a layer, or it behind
-  // them.
+  // Other formats grow in steps; weights that are loaded concurrently may be hidden by a layer, or
+  // hide it.
   if (!in.method->plain_rows() || !CacheRows{in, layer}.other_is_line() || reads_meanwhile(in)) {
     return {*in.stack, roofline};
   }
@@ -69,10 +69,10 @@ Seconds CompiledLayer::time(const DecodeState& moment) const {
   return is_linear() ? form_.time(counts_of(moment)) : on_graph(moment).time;
 }
 
-/// Decode operators run one after the other, so that their costs add up.
+/// Decode operators run sequentially, so their costs add up.
 GraphCost CompiledLayer::on_graph(const DecodeState& moment) const {
   if (reads_meanwhile(in_)) return evaluate(decode_layer(in_, layer_, moment), roofline_);
-  if (!outside_) {  // equal for all states: taken at one that does not depend on the request
+  if (!outside_) {  // equal for all states, so the state must not depend on the request
     CostInput in = in_;
     in.prompt = kBase;
     const DecodeState base{.attended = kBase,
@@ -82,7 +82,7 @@ GraphCost CompiledLayer::on_graph(const DecodeState& moment) const {
                            .evicts = moment.evicts};
     const GraphCost all = evaluate(decode_layer(in, layer_, base), roofline_);
     const GraphCost middle = evaluate(decode_layer_middle(in, layer_, base), roofline_);
-    // A stack without a rate for some operator: terms cannot be separated.
+    // The stack has no rate for some operator: terms cannot be separated.
     if (!std::isfinite(middle.time.count())) {
       return evaluate(decode_layer(in_, layer_, moment), roofline_);
     }

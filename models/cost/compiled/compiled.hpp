@@ -15,9 +15,9 @@
 namespace kvsim {
 
 /// One layer's decode graph reduced to coefficients: flops, bytes and tensor sizes are linear in
-/// the entries attended, held before and held after, so a long run costs nanoseconds a step. If a
-/// method's traffic is not linear, every step is evaluated on its graph instead, and only on the
-/// part that changes between states. The input and the roofline's GPU outlive it.
+/// the entries attended, held before and held after, so a step of a long run takes nanoseconds. If
+/// a method's traffic is not linear, every step is evaluated on its graph instead, but only on the
+/// part that changes between states. The input and the roofline's GPU must outlive it.
 class CompiledLayer {
  public:
   CompiledLayer(const CostInput& in, std::int32_t layer, CacheChange change, bool evicts,
@@ -25,10 +25,12 @@ class CompiledLayer {
 
   [[nodiscard]] GraphCost cost(const DecodeState& moment) const;
   [[nodiscard]] Seconds time(const DecodeState& moment) const;
-  /// Largest set of the graph's tensors alive at once, the layer's own cache among them.
+  /// Returns the largest set of the graph's simultaneously alive tensors, including the layer's
+  /// cache.
   [[nodiscard]] Bytes alive_peak(const DecodeState& moment) const;
   [[nodiscard]] bool is_linear() const { return form_.is_linear(); }
-  /// cost() is a sum of maxima of terms linear in the moment: no fitted kernel's time varies.
+  /// Whether cost() is a sum of maxima of terms linear in the moment: no fitted kernel's time
+  /// varies.
   [[nodiscard]] bool is_convex() const { return form_.is_convex(); }
 
  private:
@@ -41,35 +43,35 @@ class CompiledLayer {
   std::int32_t layer_;
   CacheRows rows_;
   Form form_;
-  mutable std::optional<GraphCost> outside_;  // of what no moment changes; where it is not linear
+  mutable std::optional<GraphCost> outside_;  // cost of the constant part, if not linear
 };
 
-/// The embedding and the logits of a decode step: no method or length touches them.
+/// The embedding and the logits of a decode step, which are independent of method and length.
 struct DecodeEnds {
   GraphCost cost;
-  Bytes peak;  // of either's tensors
+  Bytes peak;  // larger peak of their tensors
 };
 [[nodiscard]] DecodeEnds decode_ends(const CostInput& in, const Roofline& roofline);
 
-/// All decode steps of one (model, GPU, method, stack, batch): compiled layers, made as they are
-/// first needed, and the embedding and logits around them.
+/// All decode steps of one (model, GPU, method, stack, batch): compiled layers, created on first
+/// use, and the embedding and logits around them.
 class CompiledDecode {
  public:
   CompiledDecode(const CostInput& in, const Roofline& roofline);
-  /// As above, where the ends and the groups (layer_groups of the input) were worked out before.
+  /// As above, with precomputed ends and groups (layer_groups of the input).
   CompiledDecode(const CostInput& in, const Roofline& roofline, const DecodeEnds& ends,
                  std::vector<LayerGroup> groups);
 
-  /// The compiled form of the layers of `groups()[group]` for a step that changes their cache this
-  /// way; equal groups share it.
+  /// Returns the compiled form of the layers of `groups()[group]` for a step with this change of
+  /// their cache; equal groups share it.
   [[nodiscard]] const CompiledLayer& layer(std::size_t group, const DecodeState& moment);
   [[nodiscard]] const std::vector<LayerGroup>& groups() const { return groups_; }
   [[nodiscard]] const GraphCost& around() const { return ends_.cost; }  // embedding and logits
-  [[nodiscard]] Bytes around_peak() const { return ends_.peak; }        // of either's tensors
+  [[nodiscard]] Bytes around_peak() const { return ends_.peak; }        // peak of their tensors
   [[nodiscard]] Seconds host() const { return host_; }
 
  private:
-  static constexpr std::size_t kForms = 6;  // 3 cache changes, evicting or not
+  static constexpr std::size_t kForms = 6;  // 3 cache changes, with or without eviction
   const CostInput& in_;
   const Roofline& roofline_;
   std::vector<LayerGroup> groups_;

@@ -13,7 +13,7 @@ bool near(double a, double b) {
   return std::abs(a - b) <= 1e-9 * std::max(std::abs(a), std::abs(b));
 }
 
-/// All of an operator but what may vary with the counts.
+/// Whether two operators are equal except for values that may vary with the counts.
 bool same_kind(const Op& a, const Op& b) {
   return a.name == b.name && a.family == b.family && a.launches == b.launches &&
          a.stream == b.stream && a.dtype == b.dtype && a.blocks == b.blocks &&
@@ -112,7 +112,7 @@ void CompiledGraph<V>::reduce_tensors(std::span<const Sample> samples) {
   const Sample& check = samples[kSamples - 1];
   const std::span<const Tensor> all = base.tensors();
   const auto n = static_cast<std::size_t>(base.size());
-  // Bytes alive at each operator: started tensors less those that ended before.
+  // Bytes alive at each operator: started tensors minus those that have ended.
   std::vector<AliveSet> sets(n + 1);
   for (std::size_t t = 0; t < all.size(); ++t) {
     const Tensor& tensor = all[t];
@@ -158,7 +158,7 @@ void CompiledGraph<V>::reduce_tensors(std::span<const Sample> samples) {
   keep_largest(std::span{sets}.first(n));
 }
 
-/// A set inside another one can never be the peak.
+/// A set that is a subset of another one can never be the peak.
 template <std::size_t V>
 void CompiledGraph<V>::keep_largest(std::span<const AliveSet> sets) {
   const auto inside = [](const AliveSet& a, const AliveSet& b) {
@@ -204,7 +204,7 @@ GraphCost CompiledGraph<V>::cost(const Counts& counts) const {
 
 template <std::size_t V>
 Bytes CompiledGraph<V>::alive_peak(const Counts& counts, const Side& side) const {
-  std::array<std::int64_t, kMaxTensors> size;  // as many as there are
+  std::array<std::int64_t, kMaxTensors> size;  // one per varying tensor
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     const VaryingTensor& tensor = tensors_[t];
     size[t] = tensor.how == Size::kLinear

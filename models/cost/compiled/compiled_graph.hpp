@@ -15,7 +15,7 @@ namespace kvsim {
 
 /// Graphs of one shape whose flops, bytes, tensor sizes and kernels' lengths are linear in V counts
 /// of cache entries, reduced to coefficients: evaluating other counts takes nanoseconds. Stack and
-/// roofline outlive it.
+/// roofline must outlive it.
 template <std::size_t V>
 class CompiledGraph {
  public:
@@ -26,27 +26,29 @@ class CompiledGraph {
   };
   static constexpr std::size_t kSamples = V + 2;
 
-  /// Linear in nothing.
+  /// Constructs a graph that is not linear.
   CompiledGraph(const Stack& stack, const Roofline& roofline)
       : stack_{&stack}, roofline_{&roofline} {}
   /// `samples`, with sizes before the allocator's rounding (CostInput::exact_sizes): a base, one
-  /// per count that changes only that count, and one elsewhere to verify linearity.
+  /// sample per count that changes only that count, and one at other counts to verify linearity.
   CompiledGraph(const Stack& stack, const Roofline& roofline, std::span<const Sample> samples);
 
-  /// False: some value is not linear, and the members below must not be called.
+  /// False if some value is not linear; the members below must not be called then.
   [[nodiscard]] bool is_linear() const { return linear_; }
-  /// cost() is a sum of maxima of terms linear in the counts: no fitted kernel's time varies.
+  /// Whether cost() is a sum of maxima of terms linear in the counts: no fitted kernel's time
+  /// varies.
   [[nodiscard]] bool is_convex() const;
   [[nodiscard]] Seconds time(const Counts& counts) const;
   [[nodiscard]] GraphCost cost(const Counts& counts) const;
 
-  /// A method's side data may come in groups: its own function says how much, in bytes as charged.
+  /// A method's side data, which may grow in groups; set by the method's own function, in bytes as
+  /// charged by the allocator.
   struct Side {
     Bytes first;  // held from the graph's start
     Bytes later;
   };
   [[nodiscard]] bool has_side() const { return has_side_; }
-  /// Largest set of the graph's tensors alive at once.
+  /// Returns the largest set of the graph's simultaneously alive tensors.
   [[nodiscard]] Bytes alive_peak(const Counts& counts, const Side& side) const;
 
  private:
@@ -73,7 +75,7 @@ class CompiledGraph {
     Linear<double> flops{};
     Linear<double> bytes{};
     Roofline::Terms terms{};
-    const KernelChoice* choice = nullptr;  // not null: `call` at `length` is what is timed
+    const KernelChoice* choice = nullptr;  // if not null, `call` at `length` is timed
     KernelCall call{};
     double times = 1;
     Linear<double> length{};
@@ -85,9 +87,9 @@ class CompiledGraph {
   };
   struct AliveSet {
     std::int64_t constant = 0;
-    std::uint32_t varying = 0;  // bit i: varying tensor i is in it
+    std::uint32_t varying = 0;  // bit i: contains varying tensor i
   };
-  static constexpr std::size_t kMaxTensors = 32;  // that vary
+  static constexpr std::size_t kMaxTensors = 32;  // varying tensors
 
   template <class ValueOf>
   Linear<double> fit(std::span<const Sample> samples, ValueOf&& value_of);
@@ -102,7 +104,7 @@ class CompiledGraph {
   double constant_time_ = 0;
   Linear<double> flops_;
   Linear<double> bytes_;
-  Linear<double> at_peak_;  // s, of the arithmetic at the sheet's rate
+  Linear<double> at_peak_;  // s, arithmetic at the data sheet's rate
   std::vector<VaryingOp> ops_;
   std::vector<VaryingTensor> tensors_;
   std::vector<AliveSet> sets_;

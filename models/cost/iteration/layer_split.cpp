@@ -50,7 +50,7 @@ std::vector<LayerRange> device_map(const Llm& llm, const WeightStore& store, std
 
   double all = 0;
   for (const double size : sizes) all += size;
-  constexpr double kBuffer = 1.25;  // layers that a GPU takes more than its share
+  constexpr double kBuffer = 1.25;  // layers that a GPU holds in excess of its share
   const double max = all / gpus + kBuffer * layer;
   std::vector<std::int32_t> gpu_of(sizes.size());
   std::int32_t gpu = 0;

@@ -10,21 +10,21 @@
 
 namespace kvsim {
 
-/// The part of a model that one GPU holds of it where layers are split, as a model. The
-/// vocabulary's matrix is there where `range` has the embedding or the head; parameters outside
-/// matrices are spread evenly over the layers. Without embedding and head it has a vocabulary of
-/// one word, whose row counts to no parameters.
+/// Returns the part of a model on one GPU with layer splitting, as a model. It contains the
+/// vocabulary's matrix if `range` has the embedding or the head; parameters outside matrices are
+/// spread evenly over the layers. Without embedding and head its vocabulary has one word, whose row
+/// is not counted as parameters.
 [[nodiscard]] Llm stage_llm(const Llm& llm, const LayerRange& range);
 
-/// Layers of each of `gpus` GPUs as device_map="auto" gives them. GPUs are filled in order with the
-/// embedding, whole layers and the head, each but the last up to its even share of the weights and
-/// 1.25 layers; the first keeps room free for the largest part that is still to come. A tied head
-/// is with the embedding. Sources: huggingface/accelerate utils/modeling.py, get_balanced_memory
-/// and infer_auto_device_map. GPUs that get no layer are left out.
+/// Returns the layers of each of `gpus` GPUs as assigned by device_map="auto". GPUs are filled in
+/// order with the embedding, whole layers and the head, each except the last up to its even share
+/// of the weights and 1.25 layers; the first keeps room for the largest remaining part. A tied head
+/// is placed with the embedding. Sources: huggingface/accelerate utils/modeling.py,
+/// get_balanced_memory and infer_auto_device_map. GPUs without layers are omitted.
 [[nodiscard]] std::vector<LayerRange> device_map(const Llm& llm, const WeightStore& store,
                                                  std::int32_t gpus);
 
-/// Errors: InputError where `gpus` GPUs cannot share the model as the stack does.
+/// Throws InputError if `gpus` GPUs cannot share the model in the stack's way.
 void check_gpus(const Llm& llm, const Stack& stack, std::int32_t gpus);
 
 }  // namespace kvsim

@@ -113,8 +113,8 @@ std::shared_ptr<const OpGraph> shared(OpGraph graph) {
   return std::make_shared<const OpGraph>(std::move(graph));
 }
 
-/// Appends `add`'s graph for each layer of the range; layers of one column that follow each other
-/// share it.
+/// Appends `add`'s graph for each layer of the range; consecutive layers of one column share a
+/// graph.
 template <class Make>
 void add_layers(Step& step, const MixedColumns& columns, const LayerRange& range, Make&& make) {
   std::int32_t previous = -1;
@@ -150,7 +150,7 @@ std::optional<OpGraph> late_compression(const CostInput& one, std::int32_t layer
 
 namespace {
 
-/// The iteration without further passes over its prompts.
+/// Returns the iteration without further passes over its prompts.
 Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& range) {
   const CostInput one = of_one_sequence(in);
   const MixedColumns columns = mixed_columns(*in.llm, *in.method);

@@ -18,13 +18,13 @@
 namespace kvsim {
 namespace {
 
-/// A sum of operators: s, flops, bytes, s at the sheet's peak, s of copies.
+/// A sum of operators: s, flops, bytes, s at data-sheet peak, s of copies.
 struct Sum {
   double time = 0;
   double flops = 0;
   double bytes = 0;
   double at_peak = 0;
-  double copies = 0;  // s of `time`: over the link to the host
+  double copies = 0;  // s of `time` for copies over the link to the host
 
   Sum& operator+=(const Sum& other) {
     time += other.time;
@@ -50,7 +50,7 @@ Sum sum_of(const GraphCost& cost) {
           .at_peak = cost.at_peak.count()};
 }
 
-/// Values that depend on only one integer, computed once for each.
+/// Values that depend on a single integer, each computed once.
 class Table {
  public:
   template <class Make>
@@ -74,20 +74,20 @@ class Table {
 struct MixedStepCost::Impl {
   struct Column {
     MixedLayer layer;
-    std::int32_t first;  // a layer of it
+    std::int32_t first;  // one of its layers
     std::size_t layer_class;
-    double layers;       // of the range
-    double n_equal;      // of the range, with those of further columns equal to this first of them;
-                         // else 0: parts that do not depend on the class are computed once for all
-    std::size_t leader;  // the first of them
+    double layers;       // in the range
+    double n_equal;      // layers in the range, including equal further columns if this is the
+                         // first of them; else 0: parts that do not depend on the class are
+                         // computed once for all
+    std::size_t leader;  // the first of the equal columns
     PromptPart part;
-    Table around{}, decodes{};         // by rows, where this is the first
-    MixedLayer::ChunkWrites writes{};  // of the step at hand, where this is the first
-    // The batch that decoded last, and its cost: under a budget a load stays as it is from step to
-    // step.
+    Table around{}, decodes{};         // by rows, if this is the first
+    MixedLayer::ChunkWrites writes{};  // of the current step, if this is the first
+    // The last decoded batch and its cost: under a budget a load stays constant between steps.
     DecodeBatch decoded{};
     Sum decode{};
-    Sum outside{};  // attention and cache, of the step at hand
+    Sum outside{};  // attention and cache, in the current step
   };
 
   Impl(const CostInput& in, const Roofline& rates, const LayerRange& layers)
@@ -151,7 +151,7 @@ struct MixedStepCost::Impl {
   const Sum& final_norm(std::int64_t rows) {
     return norms_.at(rows, [&] { return evaluated(output_logits(one, HeadRows{.normed = rows})); });
   }
-  /// A layer but for attention and cache.
+  /// Returns a layer's cost without attention and cache.
   Sum dense(Column& column, const LayerRows& rows, bool with_prompts) {
     const auto make = [&] {
       return evaluated(
@@ -163,14 +163,14 @@ struct MixedStepCost::Impl {
     return (apart ? column.decodes : column.around).at(rows.computed, make);
   }
 
-  /// Logits of `rows` rows, and sampling of so many.
+  /// Returns the cost of the logits of `rows` rows, and of sampling them.
   const Sum& head(std::int64_t rows, bool samples) {
     return (samples ? samples_ : logits_).at(rows, [&] {
       const OpGraph graph =
           output_logits(one, HeadRows{.normed = rows, .logits = rows, .sampled = rows});
       Sum sum;
       const OpIndex last = graph.size() - 1;  // samples
-      // Before the logits: the norm, and where prompts are split the gathering of its rows.
+      // Operators before the logits: the norm and, if prompts are split, the gathering of its rows.
       const OpIndex logits = one.stack->prefill_context > 1 ? 2 : 1;
       for (OpIndex i = samples ? last : logits; i <= (samples ? last : last - 1); ++i) {
         const Op& op = graph.op(i);
@@ -183,7 +183,7 @@ struct MixedStepCost::Impl {
     });
   }
 
-  /// The work at the end of a prompt, including further passes over it.
+  /// Returns the cost of the work at the end of a prompt, including further passes over it.
   const Sum& end(std::int64_t prompt) {
     const auto known = ends_.find(prompt);
     if (known != ends_.end()) return known->second;
@@ -203,7 +203,7 @@ struct MixedStepCost::Impl {
     return ends_.emplace(prompt, sum).first->second;
   }
 
-  /// Of the device, without attention and cache, and ends of prompts apart.
+  /// Returns the device's cost without attention, cache and ends of prompts.
   Sum outside(const MixedStep& step) {
     Sum sum;
     if (range.embedding) sum += embedding(layer_rows(step, split_part(one)).computed);
@@ -221,7 +221,7 @@ struct MixedStepCost::Impl {
     return sum;
   }
 
-  /// Of the device, ends of prompts apart.
+  /// Returns the device's cost without ends of prompts.
   Sum body(const MixedStep& step) {
     const bool decodes_alone = step.chunks.empty() && step.decode_tokens == 1;
     Sum sum =
@@ -230,7 +230,7 @@ struct MixedStepCost::Impl {
                         .tokens = step.decode_tokens,
                         .with_prompts = !step.chunks.empty()};
     Sum of;
-    double aside = 0;  // s of copies while a layer computes
+    double aside = 0;  // s of copies overlapped with a layer's computation
     const auto add = [&](const Op& op) {
       const double took = time(op);
       (op.stream > 0 ? aside : of.time) += took;
@@ -291,7 +291,7 @@ struct MixedStepCost::Impl {
   std::vector<Column> columns;  // with layers in the range
   std::array<std::array<Roofline::Terms, kDtypes.size()>, kOpFamilies> terms{};
   Table embeddings_, norms_, logits_, samples_;
-  Table decodes_;  // outside() by the sequences of an iteration that each decode one token
+  Table decodes_;  // outside() by the sequences of an iteration that decode one token each
   std::unordered_map<std::int64_t, Sum> ends_;  // by prompt; used only for lookup
 };
 

@@ -19,8 +19,9 @@ constexpr std::array<Member, 15> kMembers{
     &StepTraffic::link_write,      &StepTraffic::extra_flops,  &StepTraffic::rotated,
     &StepTraffic::repacked,        &StepTraffic::recopied,     &StepTraffic::scratch};
 
-// Numbers of entries at which traffic is fitted by a line, and at which the line is verified: few
-// and many, not round, so that traffic in pages or groups, or constant above a budget, is detected.
+// Numbers of entries at which traffic is fitted by a line, and at which the line is verified: small
+// and large, not round, so that traffic in pages or groups, or constant above a budget, is
+// detected.
 constexpr double kBase = 1000;
 constexpr double kFar = 1777;
 constexpr std::array<double, 14> kChecks{1,       2,    17,    129,   513.5,  1025,   2999,
@@ -41,8 +42,8 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
     bool operator==(const Key&) const = default;
   };
   std::vector<Key> keys;  // of columns
-  // First layers of layer classes, if the method's layers hold equal numbers: those of one class
-  // have equal caches, and are of one kind to the method.
+  // First layers of layer classes, if the method's layers hold equal numbers: layers of one class
+  // have equal caches and one method kind.
   std::vector<std::int32_t> held;
   const auto equal_caches = [&](std::int32_t a, std::int32_t b) {
     const LayerSpec& one = llm.layers[static_cast<std::size_t>(a)];
@@ -106,27 +107,27 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   const bool holds_rows = has_rows() && work_.holds_rows;
   concats_ = plain && by_copy_ && holds_rows;
   expands_ = stack_.expands_kv_heads && !work_.is_latent;
-  // As LayerBuilder::prefill: what was projected is the cache itself, unless it is stored
-  // elsewhere or in another form, or is part of one that comes from elsewhere.
+  // As in LayerBuilder::prefill: the projected tensors are the cache itself, unless it is stored
+  // elsewhere or in another format, or partly loaded from elsewhere.
   part_ = prompt_part(in, layer);
   writes_chunks_ = holds_rows && (part_.reused || is_preallocated(stack_) || !plain ||
                                   bits_of(rows_.dtype()) != bits_of(dtype_) ||
                                   rows_.stored_heads() != rows_.shape().n_kv_heads);
   if (plain) {
-    // Of eight entries on each rank, so that formats narrower than a byte come out even.
+    // Eight entries on each rank, so that formats narrower than a byte have whole bytes.
     const std::int64_t n = std::int64_t{8} * work_.context_ranks;
     entry_bytes_ = {static_cast<double>(rows_.keys(n).count()) / static_cast<double>(n),
                     static_cast<double>(rows_.values(n).count()) / static_cast<double>(n)};
   }
-  // Of so many that formats which pack rows by the group come out even.
+  // Enough entries that formats which pack groups of rows have whole groups.
   const std::int64_t many = (std::int64_t{1} << 12U) * work_.context_ranks;
   stored_entry_bytes_ = static_cast<double>((rows_.keys(many) + rows_.values(many)).count()) /
                         static_cast<double>(many);
   kv_elements_ = static_cast<double>(work_.cached_elements());
   other_written_ = written_per_token(rows_.items());
   kv_attended_ = static_cast<double>(work_.prompt_elements);
-  // Latents are expanded to activations first. What a prompt caches is compressed at its end, so
-  // that until then its earlier parts are read as they were recorded.
+  // Latents are expanded to activations first. A prompt's cache is compressed at its end; until
+  // then its earlier parts are read uncompressed.
   const Dtype cached = plain ? rows_.dtype() : in.kv_dtype;
   prefix_entry_bytes_ =
       kv_attended_ *
@@ -134,8 +135,8 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   const MethodNeeds needs = in.method->needs();
   column_sums_ = needs.prompt_scores == PromptScoreClass::kColumnSums;
   score_copies_ = std::max(0, needs.score_copies - 1);
-  // A latent serves all heads, and so do blocks across heads, where a sequence has one length: what
-  // some heads hold no longer, others do.
+  // A latent serves all heads, and so do blocks across heads, in which a sequence has one length:
+  // entries evicted by some heads are still held for others.
   const bool apart = stack_.growth != CacheGrowth::kPaged || stack_.per_head_blocks;
   if (!work_.is_latent && apart) {
     streaming_ = streaming_heads(*in.method, in.llm->n_layers(), rows_.stored_heads());
@@ -207,7 +208,7 @@ MixedLayer::Sums MixedLayer::sums(const DecodeBatch& decodes, double attended) c
     out.gathered.move_write = one.move_write * rewriting * tokens;
   }
   if (decodes.tokens > 1) {
-    // The cache is read once for all tokens of a sequence; the rest is done for each.
+    // The cache is read once for all tokens of a sequence; other work is done for each token.
     const double read = out.all.attention_read;
     out.all = out.all * tokens;
     out.all.attention_read = read;
@@ -222,7 +223,7 @@ std::optional<KernelUse> MixedLayer::decode_use(const DecodeBatch& decodes, doub
   }
   const auto batch = static_cast<double>(decodes.sequences);
   const std::int32_t ranks = work_.context_ranks;
-  // The tokens of a sequence share its cache as the query heads of a group do.
+  // The tokens of a sequence share its cache like the query heads of a group.
   const auto heads = static_cast<std::int32_t>(a_.n_heads * ranks * decodes.tokens);
   const double here = attended / ranks;
   if (work_.is_latent) {
@@ -272,9 +273,9 @@ NewTokens MixedLayer::mean_of(std::span<const PrefillChunk> chunks) {
   return {.tokens = mean, .before = std::max(0.0, causal / tokens - mean / 2), .decodes = false};
 }
 
-/// A ragged batch as one of equal chunks: as many, of as many tokens, with as many pairs of query
-/// and key. Of windows shorter than a prompt none was measured. A share of the heads takes that
-/// share of the time: chunks have blocks enough to fill a GPU with some of the heads.
+/// Represents a ragged batch by the same number of equal chunks, with the mean number of tokens and
+/// of (query, key) pairs. Windows shorter than a prompt have no measurements. A share of the heads
+/// takes that share of the time: chunks have enough blocks to fill a GPU with some of the heads.
 std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> chunks,
                                                  double share) const {
   for (const PrefillChunk& chunk : chunks) {
@@ -283,7 +284,7 @@ std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> c
   }
   const auto batch = static_cast<double>(chunks.size());
   NewTokens mean = mean_of(chunks);
-  // Queries of part of the tokens are as a piece that finds as many keys.
+  // Queries of part of the tokens are modelled as a piece with the same number of keys.
   const double queried = part_.computed / part_.attended * mean.tokens;
   mean.before += (mean.tokens - queried) / 2;
   mean.tokens = queried;
@@ -314,7 +315,7 @@ MixedLayer::ChunkWrites MixedLayer::chunk_writes(std::span<const PrefillChunk> c
     of_part = attended_of(part_, chunks);
     chunks = of_part;
   }
-  // Where prompts are split over GPUs, each caches the entries of all of their tokens.
+  // If prompts are split over GPUs, each caches the entries of all of their tokens.
   const double computed = part_.computed * stack_.prefill_context / part_.attended;
   for (const PrefillChunk& chunk : chunks) {
     out.other += other_written_ * static_cast<double>(chunk.tokens);

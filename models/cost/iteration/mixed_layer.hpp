@@ -19,13 +19,12 @@
 
 namespace kvsim {
 
-/// Layers of equal cost in an iteration: one specification, one kind to the method, one layer
-/// class.
+/// Layers of equal cost in an iteration: with equal specification, method kind and layer class.
 struct MixedColumn {
   std::int32_t first = 0;  // layer
   std::int32_t layer_class = 0;
   std::int32_t layers = 0;
-  std::int32_t first_equal = 0;  // first column of equal layers, whose class may differ
+  std::int32_t first_equal = 0;  // first column of equal layers, possibly of another class
 };
 struct MixedColumns {
   std::vector<MixedColumn> columns;
@@ -34,62 +33,62 @@ struct MixedColumns {
 };
 [[nodiscard]] MixedColumns mixed_columns(const Llm& llm, const Method& method);
 
-/// Decoding sequences as one layer sees them.
+/// Decoding sequences from the view of one layer.
 struct DecodeBatch {
   std::int64_t sequences = 0;
-  std::int64_t tokens = 1;  // of each
+  std::int64_t tokens = 1;  // per sequence
   DecodeLoad load{};
-  bool with_prompts = false;  // the iteration takes tokens of prompts too
+  bool with_prompts = false;  // the iteration also has prompt tokens
 
   friend bool operator==(const DecodeBatch&, const DecodeBatch&) = default;
 };
 
-/// The work of one layer between its projections in an iteration: the only place that lists these
-/// operators, for graphs and for costs. `in` is of one sequence (batch 1) and outlives it.
+/// The work of one layer between its projections in an iteration. Graphs and costs share this list
+/// of operators. `in` is for one sequence (batch 1) and must outlive it.
 class MixedLayer {
  public:
   MixedLayer(const CostInput& in, std::int32_t layer);
 
-  /// What chunks bring into the cache.
+  /// Cache traffic of chunks.
   struct ChunkWrites {
     double read = 0;  // bytes
     double written = 0;
-    double copied = 0;  // entries of caches made longer by copying them
-    double other = 0;   // bytes that go into what is not rows
+    double copied = 0;  // entries of caches that are extended by copying
+    double other = 0;   // bytes of items other than rows
     bool any = false;
   };
   [[nodiscard]] ChunkWrites chunk_writes(std::span<const PrefillChunk> chunks) const;
-  /// Calls `add(op)` for every operator of the new entries' way into the cache.
+  /// Calls `add(op)` for every operator that writes the new entries into the cache.
   template <class Add>
   void write(const DecodeBatch& decodes, const ChunkWrites& chunks, Add&& add) const;
-  /// Cost of decode attention plus the method's own work.
+  /// Adds decode attention and the method's own work.
   template <class Add>
   void decode(const DecodeBatch& decodes, Add&& add) const;
-  /// Cost of the chunks' attention: one kernel for all, each with its own prefix. Streaming heads
-  /// see less of earlier pieces and are a separate kernel.
+  /// Adds the chunks' attention: one kernel for all, each with its own prefix. Streaming heads
+  /// attend to fewer tokens of earlier pieces and are a separate kernel.
   template <class Add>
   void prefill(std::span<const PrefillChunk> chunks, Add&& add) const;
 
  private:
-  /// Operators of an index or a recurrent state.
+  /// Adds the operators of an index or a recurrent state.
   template <class Add>
   void mix(const DecodeBatch& decodes, Add&& add) const;
   template <class Add>
   void mix(std::span<const PrefillChunk> chunks, Add&& add) const;
-  /// Attention of layers without rows.
+  /// Returns attention of layers without rows.
   [[nodiscard]] Op attend_items(const DecodeBatch& decodes) const;
   [[nodiscard]] Op attend_items(std::span<const PrefillChunk> chunks) const;
   [[nodiscard]] bool has_rows() const { return work_.rows > 0; }
 
-  /// Traffic of a sequence's token: base + slope * attended where that holds.
+  /// Traffic per token of a sequence: base + slope * attended, if `holds`.
   struct Line {
     StepTraffic base{};
     StepTraffic slope{};
     bool holds = false;
   };
   struct Sums {
-    StepTraffic all{};    // of all sequences, moves apart
-    StepTraffic moved{};  // moves of those that do not rewrite all
+    StepTraffic all{};    // of all sequences, without moves
+    StepTraffic moved{};  // moves of sequences that do not rewrite all entries
     StepTraffic gathered{};
   };
   [[nodiscard]] Line line(bool evicts) const;
@@ -101,37 +100,37 @@ class MixedLayer {
     return out;
   }
   [[nodiscard]] StepTraffic traffic_of_method(double attended, bool evicts) const;
-  /// Entries that all sequences together attend.
+  /// Returns the attended entries of all sequences.
   [[nodiscard]] double attended(const DecodeBatch& decodes) const;
   [[nodiscard]] Sums sums(const DecodeBatch& decodes, double attended) const;
   [[nodiscard]] double size(double elements) const { return elements * element_bytes_; }
   [[nodiscard]] std::optional<KernelUse> decode_use(const DecodeBatch& decodes, double attended,
                                                     double attention_read) const;
-  /// The chunks' attention in a share of the heads.
+  /// Adds the chunks' attention for a share of the heads.
   template <class Add>
   void attend(std::span<const PrefillChunk> chunks, double share, Add&& add) const;
   /// As LayerBuilder::load_reused.
   template <class Add>
   void load_reused(std::span<const PrefillChunk> chunks, Add&& add) const;
-  /// The chunks as heads that stream see them; empty where that is as all heads do.
+  /// Returns the chunks from the view of streaming heads; empty if it is that of all heads.
   [[nodiscard]] std::vector<PrefillChunk> streamed(std::span<const PrefillChunk> chunks) const;
   [[nodiscard]] static double tokens_of(std::span<const PrefillChunk> chunks) {
     double sum = 0;
     for (const PrefillChunk& chunk : chunks) sum += static_cast<double>(chunk.tokens);
     return sum;
   }
-  /// A chunk of as many tokens as the mean one, with as many pairs of query and key.
+  /// Returns a chunk with the mean number of tokens and the mean number of (query, key) pairs.
   [[nodiscard]] static NewTokens mean_of(std::span<const PrefillChunk> chunks);
   [[nodiscard]] std::optional<KernelUse> prefill_use(std::span<const PrefillChunk> chunks,
                                                      double share) const;
   [[nodiscard]] double pairs(const PrefillChunk& chunk) const;
-  /// Entries of an earlier part of the prompt that a chunk attends to.
+  /// Returns the entries of an earlier part of the prompt that a chunk attends to.
   [[nodiscard]] std::int64_t prefix(const PrefillChunk& chunk) const {
     return within_limit(limit_, chunk.before);
   }
-  /// Bytes that storing a chunk writes.
+  /// Returns the bytes written to store a chunk.
   [[nodiscard]] double stored(const PrefillChunk& chunk) const;
-  /// A product of the prefix' latents with the weights that expand them.
+  /// Returns the product of the prefix' latents with the weights that expand them.
   [[nodiscard]] Op expansion(std::int64_t rows) const;
   template <class Add>
   void softmax(double n, double mask, Dtype element, Add&& add) const;
@@ -144,30 +143,30 @@ class MixedLayer {
   AttentionWork work_;
   CacheRows rows_;
   std::int32_t layer_;
-  std::int64_t limit_;  // most entries that the layer holds; 0: no limit
+  std::int64_t limit_;  // maximum number of entries; 0: no limit
   Dtype dtype_;         // of activations
   double element_bytes_;
   bool fused_, math_;
-  bool by_copy_;                         // the stack grows a cache by copying it into a longer one,
-  bool concats_;                         // and this method's rows are among what it copies
+  bool by_copy_;                         // the stack grows a cache by copying it
+  bool concats_;                         // this includes the method's rows
   bool expands_;                         // keys and values are repeated to the query heads
   bool writes_chunks_;                   // a prompt's keys and values are copied into the cache
   std::int32_t parts_;                   // tensors of the cache
   std::array<double, 2> entry_bytes_{};  // plain rows: an entry's keys and values
-  double stored_entry_bytes_;            // keys and values of an entry as it is stored; the mean of
-                                         // formats whose rows differ
-  double kv_elements_;                   // made per token
-  double kv_attended_;                   // of these, as prefill attention takes them
-  double prefix_entry_bytes_;            // of a cached token, as prefill attention takes it
-  double other_written_;                 // bytes per token into what is not rows
+  double stored_entry_bytes_;            // stored keys and values of an entry; the mean for formats
+                                         // whose rows differ
+  double kv_elements_;                   // new elements per token
+  double kv_attended_;                   // of these, the elements read by prefill attention
+  double prefix_entry_bytes_;            // per cached token read by prefill attention
+  double other_written_;                 // bytes per token written to items other than rows
   const KernelFormat* decode_format_;
   const KernelFormat* prefill_format_;
   std::int32_t extra_launches_;
   bool mixes_;        // an index or a state has operators
-  bool column_sums_;  // of eager attention, for the method
+  bool column_sums_;  // eager attention computes column sums for the method
   double score_copies_;
   StreamingHeads streaming_;
-  double prompt_share_ = 1;    // computed of the prompt's attention
+  double prompt_share_ = 1;    // computed share of the prompt's attention
   PromptPart part_;            // of the prompt
   std::array<Line, 2> lines_;  // not evicting, evicting
 };
@@ -187,8 +186,8 @@ void MixedLayer::write(const DecodeBatch& decodes, const ChunkWrites& chunks, Ad
   std::int64_t appends = decodes.sequences;
   double copied = chunks.copied;
   if (concats_ && decodes.sequences > 0) {
-    // Every cache is copied into a longer one. From full ones an entry is evicted, and the new one
-    // takes its slot unless all entries are rewritten.
+    // Every cache is copied into a longer one. If a cache is full, an entry is evicted, and the new
+    // one takes its slot unless all entries are rewritten.
     const DecodeLoad& load = decodes.load;
     copied += load.held + static_cast<double>(load.evicting + load.sliding);
     appends = load.evicting - load.rewriting + load.sliding;
@@ -223,7 +222,7 @@ void MixedLayer::mix(const DecodeBatch& decodes, Add&& add) const {
   const double mean = decodes.load.held / static_cast<double>(decodes.sequences);
   const auto tokens = static_cast<double>(decodes.tokens);
   const auto sequences = static_cast<double>(decodes.sequences);
-  // Drafts are verified by the kernel of decode.
+  // Drafts are verified by the decode kernel.
   const bool scans = decodes.with_prompts && decodes.tokens == 1 && scans_decodes(stack_, spec_);
   std::vector<Op> ops;
   add_mixer_operators(spec_,
@@ -306,8 +305,8 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
   const Sums of = sums(decodes, entries);
   const double q = batch * tokens * heads * a_.head_dim;
   const double out = batch * tokens * heads * a_.v_head_dim;
-  // Absorbed latent attention: every head scores and sums latent rows. Of a sequence's new tokens
-  // the last attends to all of the others, the first to none.
+  // Absorbed latent attention: every head scores and sums latent rows. The last of a sequence's new
+  // tokens attends to all of the others, the first to none.
   const double score_width = work_.score_width;
   const double value_width = work_.value_width;
   const double pairs = heads * (tokens * entries - batch * tokens * (tokens - 1) / 2);
@@ -435,7 +434,7 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
            .launches = parts_,
            .dtype = dtype_});
   }
-  // Keys that are rotated by their index are in its order: kept entries are copied together.
+  // Keys that are rotated by their index must stay in order: kept entries are copied together.
   const std::int64_t cut = decodes.load.evicting - decodes.load.rewriting;
   const bool keeps_copy = concats_ && of.all.rotated > 0 && cut > 0;
   for (std::int32_t part = 0; keeps_copy && part < parts_; ++part) {
@@ -510,7 +509,7 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
   const double queried = part_.computed / part_.attended;
   for (const PrefillChunk& chunk : chunks) {
     cached += prefix(chunk);
-    // With the tokens that are not computed.
+    // Includes the tokens that are not computed.
     const std::int64_t computed = PromptPart{.computed = queried}.computed_of(chunk.tokens);
     expanded += expanded_before(prefix(chunk), chunk.tokens, computed, stack_.prefill_context);
     tokens += static_cast<double>(chunk.tokens);
@@ -538,7 +537,7 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
     kv_read = size(repeated);
   }
   if (fused_ || math_) {
-    const double ranks = work_.is_latent ? 1 : work_.context_ranks;  // whose queries it has
+    const double ranks = work_.is_latent ? 1 : work_.context_ranks;  // ranks whose queries it has
     add(Op{.name = "prompt attention",
            .family = OpFamily::kPrefillAttention,
            .flops = FlopCount{2 * heads * causal * queried * prompt_share_ *
@@ -552,7 +551,7 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
     }
     return;
   }
-  // Every matrix whole, whatever the mask.
+  // Complete matrices, regardless of the mask.
   whole *= queried;
   const double n = heads * whole;
   add(Op{.name = "prompt attention scores",

@@ -48,7 +48,7 @@ ErrorSummary read_summary(const Field& f) {
           .bias = f.at("bias").number(-1, kHuge)};
 }
 
-/// `read`, its complaint (which knows no place) put behind the place of `f`.
+/// Calls `read` and prefixes its error message, which has no place, with the place of `f`.
 template <class Read>
 decltype(auto) placed(const Field& f, Read read) {
   try {
@@ -73,7 +73,7 @@ void read_coefficients(const Field& f, const KernelForm& form, std::vector<doubl
   for (const Coefficient& c : form.coefficients) names.emplace_back(c.name);
   f.allow_only(std::span<const std::string>{names});
   for (const Coefficient& c : form.coefficients) {
-    // Rounding to 6 digits may step over a bound.
+    // Rounding to 6 digits may exceed a bound.
     const double slack = 1e-5 * (std::abs(c.low) + std::abs(c.high));
     out.push_back(f.at(c.name).number(c.low - slack, c.high + slack));
   }

@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-/// Formats of a GEMM's weights, in addition to the plain element formats; rules of recurrent
+/// Formats of GEMM weights, in addition to the plain element formats, and rules of recurrent
 /// layers.
 const std::vector<KernelFormat>& named_formats() {
   static const std::vector<KernelFormat> formats{
@@ -30,7 +30,7 @@ const std::vector<KernelFormat>& named_formats() {
        .quantises = true,
        .block_scaled = true},
       {.name = "int8_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 1},
-      // A 16-bit scale per group of 128, zeros packed next to the weights.
+      // A 16-bit scale per group of 128, zeros packed with the weights.
       {.name = "int4_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 0.516},
       // MXFP4 weights, 16-bit arithmetic: a scale byte per group of 32.
       {.name = "mxfp4", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 0.53125},
@@ -39,7 +39,7 @@ const std::vector<KernelFormat>& named_formats() {
        .operand_bytes = 2,
        .stored_bytes = 1,
        .quantises = true},
-      // A scale byte a group of 16.
+      // A scale byte per group of 16.
       {.name = "nvfp4",
        .compute = Dtype::kFp4,
        .operand_bytes = 2,
@@ -51,7 +51,7 @@ const std::vector<KernelFormat>& named_formats() {
   return formats;
 }
 
-/// "fp8" of a cache is e4m3 in every source.
+/// "fp8" for a cache is e4m3 in all sources.
 std::string_view short_name(Dtype dtype) {
   return dtype == Dtype::kFp8E4m3 ? std::string_view{"fp8"} : name_of(dtype);
 }

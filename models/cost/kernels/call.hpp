@@ -33,19 +33,19 @@ inline constexpr std::size_t kKernelOps = 14;
 [[nodiscard]] std::string_view name_of(KernelOp op);
 [[nodiscard]] std::optional<KernelOp> find_kernel_op(std::string_view name);
 
-/// One layer, one query token per sequence, on one GPU (head counts are those of the GPU).
+/// One layer, one query token per sequence, on one GPU (head counts are per GPU).
 struct DecodeAttentionCall {
   double batch = 1;
-  double kv_len = 1;   // entries read per sequence and KV head, the new one included; the mean of
-                       // ragged ones
-  double longest = 0;  // of these, the most of one KV head, where heads differ; 0: they do not
+  double kv_len = 1;   // entries read per sequence and KV head, including the new one; the mean if
+                       // ragged
+  double longest = 0;  // entries of the longest KV head, if heads differ; 0: they are equal
   std::int32_t q_heads = 1;
   std::int32_t kv_heads = 1;
   std::int32_t head_dim = 128;
   friend bool operator==(const DecodeAttentionCall&, const DecodeAttentionCall&) = default;
 };
 
-/// One layer, causal: `new_tokens` queries a sequence over themselves and `prefix` cached tokens.
+/// One layer, causal: `new_tokens` queries per sequence over themselves and `prefix` cached tokens.
 struct PrefillAttentionCall {
   double batch = 1;
   double new_tokens = 1;
@@ -63,7 +63,7 @@ struct MlaCall {
   double batch = 1;
   double seq_len = 1;  // decode: entries read; prefill: new tokens
   std::int32_t heads = 1;
-  double prefix = 0;  // prefill: cached tokens of the sequence, expanded to heads beforehand
+  double prefix = 0;  // prefill: cached tokens of the sequence, already expanded to heads
   friend bool operator==(const MlaCall&, const MlaCall&) = default;
 };
 
@@ -75,7 +75,7 @@ struct GemmCall {
   friend bool operator==(const GemmCall&, const GemmCall&) = default;
 };
 
-/// One of the two projections of a layer's routed experts as one kernel: rows are spread over
+/// One of the two projections of a layer's routed experts as one kernel: rows are distributed over
 /// `experts` matrices w[n, k].
 struct GroupedGemmCall {
   double rows = 1;         // of all experts together
@@ -84,7 +84,7 @@ struct GroupedGemmCall {
                            // only over those
   double n = 1;
   double k = 1;
-  bool masked = false;  // decode layout: a fixed buffer an expert
+  bool masked = false;  // decode layout: a fixed buffer per expert
   friend bool operator==(const GroupedGemmCall&, const GroupedGemmCall&) = default;
 };
 
@@ -92,24 +92,24 @@ struct GroupedGemmCall {
 struct MoeCall {
   double tokens = 1;
   double hidden = 1;
-  double inter = 1;  // of one expert, whole
+  double inter = 1;  // per expert, not sharded
   double top_k = 1;
-  double experts = 1;  // of all GPUs
+  double experts = 1;  // on all GPUs
   double tp = 1;
   double ep = 1;
   double skew = 0;     // exponent of the power law of tokens over experts; 0: balanced
-  double busiest = 0;  // rows of the GPU with most of them over the mean; 0: as `skew` draws them
+  double busiest = 0;  // rows of the most loaded GPU over the mean; 0: according to `skew`
   friend bool operator==(const MoeCall&, const MoeCall&) = default;
 };
 
-/// Norms, rotations, activations, additions, embeddings: streams over memory.
+/// Norms, rotations, activations, additions, embeddings: streaming kernels.
 enum class ElementwiseKind : std::uint8_t { kNorm, kRope, kActivation, kAdd, kEmbedding, kOther };
 struct ElementwiseCall {
   ElementwiseKind kind = ElementwiseKind::kOther;
   double rows = 1;  // tokens
   double bytes_read = 0;
   double bytes_written = 0;
-  double kernels = 1;  // launches, one after another
+  double kernels = 1;  // consecutive launches
   friend bool operator==(const ElementwiseCall&, const ElementwiseCall&) = default;
 };
 
@@ -123,7 +123,7 @@ enum class CollectiveKind : std::uint8_t {
 };
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  double bytes = 0;  // the size nccl-tests prints
+  double bytes = 0;  // size as printed by nccl-tests
   double gpus = 2;
   double gpus_per_node = 8;
   friend bool operator==(const CollectiveCall&, const CollectiveCall&) = default;
@@ -133,25 +133,25 @@ enum class CopyKind : std::uint8_t { kDevice, kHostToDevice, kDeviceToHost };
 struct CopyCall {
   CopyKind kind = CopyKind::kDevice;
   double bytes = 0;
-  double pieces = 1;  // equal ones, each its own transfer
+  double pieces = 1;  // equal pieces, each a separate transfer
   friend bool operator==(const CopyCall&, const CopyCall&) = default;
 };
 
-/// The rule of a recurrent layer (delta rules, Mamba 2): a matrix of value_dim x key_dim for each
-/// head of a sequence, by `tokens` new tokens of each. Decode takes them one by one, a prompt's
-/// scan in chunks.
+/// The rule of a recurrent layer (delta rules, Mamba 2): a matrix of value_dim x key_dim per head
+/// of a sequence, updated by `tokens` new tokens of each sequence. Decode takes tokens one by one,
+/// a prompt's scan takes them in chunks.
 struct RecurrenceCall {
   bool decode = true;
   double batch = 1;
   double tokens = 1;  // per sequence
-  double heads = 1;   // of values, on this GPU
+  double heads = 1;   // value heads, on this GPU
   double key_dim = 128;
   double value_dim = 128;
-  double state_bytes = 4;  // per element of a state
+  double state_bytes = 4;  // per state element
   friend bool operator==(const RecurrenceCall&, const RecurrenceCall&) = default;
 };
 
-/// Causal convolution of a few taps over the channels of new tokens, all sequences together.
+/// Causal convolution of several taps over the channels of new tokens, for all sequences together.
 struct ConvolutionCall {
   double tokens = 1;
   double channels = 1;
@@ -163,13 +163,13 @@ struct IndexScoresCall {
   bool decode = true;
   double batch = 1;
   double queries = 1;  // per sequence
-  double keys = 1;     // that a query sees; the mean of a prompt's
+  double keys = 1;     // visible keys per query; the mean for a prompt
   double heads = 1;
   double head_dim = 128;
   friend bool operator==(const IndexScoresCall&, const IndexScoresCall&) = default;
 };
 
-/// The best `chosen` of `length` scores, for each row.
+/// The top `chosen` of `length` scores in each row.
 struct IndexChoiceCall {
   double rows = 1;
   double length = 1;
@@ -177,12 +177,12 @@ struct IndexChoiceCall {
   friend bool operator==(const IndexChoiceCall&, const IndexChoiceCall&) = default;
 };
 
-/// Attention over chosen latent entries, 512 + 64 wide: each query has its list.
+/// Attention over chosen latent entries, 512 + 64 wide: each query has a list of entries.
 struct SparseAttentionCall {
   bool decode = true;
   double batch = 1;
   double queries = 1;  // per sequence
-  double chosen = 1;   // entries that a query attends to; a prompt's kernel takes the whole list
+  double chosen = 1;   // entries per query; a prompt's kernel processes the whole list
   double heads = 1;
   friend bool operator==(const SparseAttentionCall&, const SparseAttentionCall&) = default;
 };
@@ -196,27 +196,27 @@ using KernelCall =
   return static_cast<KernelOp>(call.index());
 }
 
-/// Formats a kernel runs in. `name` is the key under which measurements are kept and reported,
-/// "compute/kv" of attention ("bf16/fp8"), the GEMM's format ("fp8_block") of weights.
+/// Formats of a kernel. `name` is the key of measurements and reports: "compute/kv" for attention
+/// ("bf16/fp8"), the GEMM's format for weights ("fp8_block").
 struct KernelFormat {
   std::string name;
-  Dtype compute = Dtype::kBf16;  // whose arithmetic rate applies
-  double operand_bytes = 2;      // an element of activations or queries, as read from memory
-  double stored_bytes = 2;       // an element of weights or of the cache, scales not counted
-  bool quantises = false;        // activations are quantised inside the time measured
-  bool block_scaled = false;     // a scale a 128 x 128 block: partial sums leave the tensor cores
+  Dtype compute = Dtype::kBf16;  // selects the arithmetic rate
+  double operand_bytes = 2;      // per element of activations or queries, as read from memory
+  double stored_bytes = 2;       // per element of weights or of the cache, without scales
+  bool quantises = false;        // activations are quantised within the measured time
+  bool block_scaled = false;     // one scale per 128 x 128 block, applied outside the tensor cores
 };
-/// Of attention: queries of `compute` over a cache of `kv`.
+/// Returns the attention format with queries of `compute` over a cache of `kv`.
 [[nodiscard]] KernelFormat attention_format(Dtype compute, Dtype kv);
-/// The format that measurements call `word` ("bf16", "fp8", "fp8_block", "int8_wo", "int4_wo",
-/// "sq", "nvfp4", "bf16/fp8", …). Errors: InputError naming the nearest known.
+/// Returns the format named `word` in measurements ("bf16", "fp8", "fp8_block", "int8_wo",
+/// "int4_wo", "sq", "nvfp4", "bf16/fp8", …). Throws InputError with the nearest known name.
 [[nodiscard]] KernelFormat parse_kernel_format(std::string_view word);
 
-/// One of a kind for each name, for as long as the program runs: calls point at it.
+/// Returns a unique object per name with the lifetime of the program: calls point to it.
 [[nodiscard]] const KernelFormat& shared_format(const KernelFormat& format);
 
-/// The dimension of a call that grows with the cache or the prompt, and the call at another value
-/// of it: kv_len, new_tokens, seq_len, m, rows, tokens, bytes, keys, length, chosen.
+/// Returns the dimension of a call that grows with the cache or the prompt, or the call with
+/// another value of it: kv_len, new_tokens, seq_len, m, rows, tokens, bytes, keys, length, chosen.
 [[nodiscard]] double length_of(const KernelCall& call);
 [[nodiscard]] KernelCall with_length(KernelCall call, double length);
 
@@ -228,9 +228,9 @@ struct KernelGpu {
   double sms = 0;
   double l2 = 0;           // bytes
   double nvlink = 0;       // both directions together; 0: none
-  double nvlink_gpus = 0;  // that it joins: two under a bridge of cards, else all of a node
+  double nvlink_gpus = 0;  // GPUs that it connects: 2 with a bridge, else all of a node
   double pcie = 0;         // one direction
-  double host_link = 0;    // one direction: C2C where there is one, else PCIe
+  double host_link = 0;    // one direction: C2C if available, else PCIe
   bool hopper_or_later = false;
   [[nodiscard]] double peak(Dtype dtype) const { return flops[static_cast<std::size_t>(dtype)]; }
 };

@@ -1,4 +1,4 @@
-// The time of a call by the calibration that was chosen for it.
+// Time of a call according to its chosen calibration.
 
 #include <algorithm>
 #include <cmath>
@@ -10,15 +10,15 @@
 namespace kvsim {
 namespace {
 
-constexpr double kOutside = 1.5;  // factor by which a call may leave the measured range
+constexpr double kOutside = 1.5;  // factor by which a call may be outside the measured range
 
-/// The time of a call that a fit to `there` gives on `here`, `us`, kept between the rooflines.
-/// Never less than the longer of arithmetic and traffic at the data sheet's rates. Where the call
-/// reaches the roofline on the GPU of the fit, what does not hold it up there is only bounded by
-/// the fit and may hold it up on a GPU with another ratio of the two rates: such a call takes at
-/// most both, one after the other, at the share of the roofline that it reaches there. Calls far
-/// below it there are held up by latencies, of which the rooflines say nothing: they stay. The two
-/// ends are those of carried_over.
+/// Limits `us`, the time of a call on `here` predicted by a fit to `there`, by the rooflines. The
+/// minimum is the longer of arithmetic and traffic at data-sheet rates. If the call reaches the
+/// roofline on the GPU of the fit, the fit only bounds the time of the other resource, which may be
+/// the bottleneck on a GPU with another ratio of the two rates. Such a call takes at most the sum
+/// of both times, divided by the fraction of the roofline reached there. Calls far below the
+/// roofline there are limited by latencies, which rooflines do not describe: their time is
+/// unchanged. Both thresholds are those of carried_over.
 double between_rooflines(double us, const KernelCall& call, const KernelFormat& format,
                          const KernelForm& form, const KernelGpu& here,
                          const KernelCalibration& fit) {
@@ -74,7 +74,7 @@ KernelEstimate KernelChoice::estimate(const KernelCall& call) const {
       const bool above = at[i] > r.high * kOutside;
       if (!below && !above) continue;
       out.extrapolated = true;
-      // Half as much again for every factor of e outside.
+      // A factor of 1.5 for every factor of e outside.
       if (at[i] > 0 && r.high > 0 && r.low > 0) {
         widen = std::max(widen, 0.1 * std::abs(std::log(below ? r.low / at[i] : at[i] / r.high)));
       }

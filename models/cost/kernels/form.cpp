@@ -44,7 +44,7 @@ double ideal_microseconds(const KernelCall& call, const KernelFormat& format,
                           const KernelGpu& gpu) {
   const KernelWork w = work_of(call, format);
   if (const auto* c = std::get_if<CollectiveCall>(&call)) {
-    // A ring moves 2 (n-1)/n of the buffer a GPU, one direction of its link.
+    // A ring moves 2 (n-1)/n of the buffer per GPU, over one direction of its link.
     const double link = (gpu.nvlink > 0 ? gpu.nvlink : 2 * gpu.pcie) / 2;
     const double moved = c->kind == CollectiveKind::kAllReduce ? 2.0 : 1.0;
     return 1e6 * w.bytes * moved * (c->gpus - 1) / c->gpus / link;

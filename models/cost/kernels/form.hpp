@@ -8,18 +8,18 @@
 
 namespace kvsim {
 
-/// The chip parameter that a coefficient scales with, which defines its value on another GPU.
+/// The chip parameter that a coefficient scales with, used to transfer it to another GPU.
 enum class ScalingRule : std::uint8_t {
-  kAsIs,      // latencies, sizes, shares of what is faster on a faster chip
-  kHbmShare,  // a share of the HBM bandwidth: where it is low, something else holds the kernel up
-  kSmRate     // a rate of one SM, given over its even share of the HBM bandwidth
+  kAsIs,      // latencies, sizes, fractions of rates that scale with the chip
+  kHbmShare,  // a fraction of the HBM bandwidth; if it is low, another resource is the limit
+  kSmRate     // a rate of one SM, relative to its even share of the HBM bandwidth
 };
 
-/// One coefficient of a timing form: its meaning, and where a fit starts and may go. Coefficients
-/// are latencies (µs), shares of a data-sheet rate, or sizes, so that they carry over to another
-/// GPU.
+/// One coefficient of a timing form: its meaning, and the start value and bounds of a fit.
+/// Coefficients are latencies (µs), fractions of a data-sheet rate, or sizes, so that they can be
+/// transferred to another GPU.
 struct Coefficient {
-  std::string_view name;  // snake case, as calibration files write it
+  std::string_view name;  // snake case, as in calibration files
   std::string_view unit;  // "us", "1", "bytes"
   std::string_view help;
   double start = 1;
@@ -30,25 +30,25 @@ struct Coefficient {
 
 /// A structured analytic form of one family's kernel time. Pure: no state, no allocation.
 struct KernelForm {
-  std::string_view id;  // "decode-attention": what calibration files name
+  std::string_view id;  // "decode-attention": the name in calibration files
   KernelOp op;
   std::span<const Coefficient> coefficients;
-  /// Time of one call in µs; `c` has one value per coefficient, in their order.
+  /// Returns the time of one call in µs; `c` has one value per coefficient, in their order.
   double (*microseconds)(const KernelCall& call, const KernelFormat& format, const KernelGpu& gpu,
                          const double* c);
-  /// Further points that a fit starts from, `coefficients.size()` values each, one after another:
-  /// for kernels that choose between algorithms, where a fit finds only the nearest minimum.
+  /// Further starting points of a fit, concatenated, `coefficients.size()` values each: for kernels
+  /// that choose between algorithms, since a fit only finds the nearest minimum.
   std::span<const double> starts{};
-  /// Rows per coefficient below which they are not tried: few rows cannot distinguish algorithms.
+  /// Rows per coefficient required to try them: few rows cannot distinguish algorithms.
   double rows_per_start = 10;
 };
 
-/// The form of `op`.
+/// Returns the form of `op`.
 [[nodiscard]] const KernelForm& form_of(KernelOp op);
 
-/// The lower bound of any kernel: the larger of arithmetic and traffic at data-sheet rates, µs.
-/// Traffic is every operand once; the calls that `kvsim validate measured` counts as large have 30
-/// µs of it.
+/// Returns the lower bound of any kernel: the larger of arithmetic and traffic at data-sheet rates,
+/// µs. Traffic counts every operand once; `kvsim validate measured` classifies calls with 30 µs of
+/// it as large.
 [[nodiscard]] double ideal_microseconds(const KernelCall& call, const KernelFormat& format,
                                         const KernelGpu& gpu);
 

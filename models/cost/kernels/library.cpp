@@ -18,12 +18,12 @@
 namespace kvsim {
 namespace {
 
-/// Widening of the 90 % interval of log(measured / predicted) on either side without a calibration
-/// of the pair, if the library has no cases of such transfers: a judgement.
+/// Widening of the 90 % interval of log(measured / predicted) on each side without a calibration of
+/// the pair, if the library has no cases of such transfers: a judgement.
 constexpr std::array<double, 7> kWidening{0.0, 0.12, 0.20, 0.20, 0.20, 0.25, 0.7};
-constexpr double kWorseFit = 1.15;  // times the error of the best stack's fit, still of use
+constexpr double kWorseFit = 1.15;  // maximum error relative to the best stack's fit
 
-/// "vllm-0.14.0" of "aic-vllm-0.14.0": without the source of the timings.
+/// Removes the source of the timings: "vllm-0.14.0" of "aic-vllm-0.14.0".
 std::string_view bare(std::string_view stack) {
   constexpr std::string_view kProfiler = "aic-";
   if (stack.starts_with(kProfiler)) stack.remove_prefix(kProfiler.size());
@@ -48,8 +48,8 @@ std::string_view family_of(std::string_view stack) {
   return stack;
 }
 
-/// The kind of a collective's stack: NCCL's kernels or a framework's, and whether the time includes
-/// the host's launches. Times of one kind do not apply to another.
+/// Implementation of a collective's stack: NCCL's kernels or a framework's, and whether the time
+/// includes the host's launches. Times of one kind do not apply to another.
 struct CollectiveWay {
   explicit CollectiveWay(std::string_view stack)
       : nccl{stack.find("nccl") != std::string_view::npos},
@@ -59,14 +59,15 @@ struct CollectiveWay {
   bool nccl, torch, eager;
 };
 
-/// Fits of collectives to fewer rows, of one number of GPUs, are valid only for what they were
-/// fitted to.
+/// Fits of collectives to fewer rows, with one number of GPUs, are valid only for the configuration
+/// they were fitted to.
 constexpr std::int64_t kFewRows = 40;
 
-/// Families whose time the kernel's algorithm sets more than the chip does. Prefill attention is
-/// bound by arithmetic: fits of one stack hold on another chip to 4 to 16 %, of another stack on
-/// the same chip to 12 to 40 % (leave-one-out over the published timings). Streaming kernels are
-/// bound by bandwidth, but fused or not by their stack.
+/// Whether the family's time depends more on the kernel's algorithm than on the chip. Prefill
+/// attention is bound by arithmetic: fits of one stack transfer to another chip within 4 to 16 %,
+/// fits of another stack on the same chip within 12 to 40 % (leave-one-out over the published
+/// timings). Streaming kernels are bound by bandwidth, but the stack determines whether they are
+/// fused.
 bool stack_before_chip(KernelOp op) {
   return op == KernelOp::kPrefillAttention || op == KernelOp::kElementwise;
 }
@@ -80,14 +81,14 @@ Nearness nearness(const Gpu& gpu, const Gpu& other) {
   return gpu.generation == other.generation ? Nearness::kGeneration : Nearness::kOther;
 }
 
-/// Formats with equal arithmetic and, but for their scales, equal bytes.
+/// Formats with equal arithmetic and, except for their scales, equal bytes.
 bool equal_but_scales(const KernelFormat& a, const KernelFormat& b) {
   constexpr double kScales = 0.05;
   return bits_of(a.compute) == bits_of(b.compute) &&
          std::abs(a.stored_bytes - b.stored_bytes) <= kScales * b.stored_bytes;
 }
-/// Formats whose timings hold for each other: fp16 and bf16, over whichever of them or over the
-/// same narrower cache.
+/// Whether timings are valid for both formats: fp16 and bf16, over either of them or over the same
+/// narrower cache.
 bool equal_times(const KernelFormat& a, const KernelFormat& b) {
   if (a.name == b.name) return true;
   const auto cache = [](const KernelFormat& f) {
@@ -101,8 +102,8 @@ bool is_attention(KernelOp op) {
   return op == KernelOp::kDecodeAttention || op == KernelOp::kPrefillAttention ||
          op == KernelOp::kMla;
 }
-/// Caches that a kernel converts as it reads them are timed by those of another width, and experts
-/// that it unpacks by other unpacked ones.
+/// Whether timings of another width apply: for caches that a kernel converts on reading, and for
+/// experts with packed weights.
 bool converts_equally(KernelOp op, const KernelFormat& measured, const KernelFormat& wanted) {
   const auto unpacks = [](const KernelFormat& f) {
     return f.stored_bytes < f.operand_bytes && bits_of(f.compute) == 16;
@@ -112,7 +113,7 @@ bool converts_equally(KernelOp op, const KernelFormat& measured, const KernelFor
          wanted.stored_bytes < wanted.operand_bytes;
 }
 
-/// "0.14.0" of "aic-vllm-0.14.0" as numbers that compare; what follows the third is left out.
+/// Parses "0.14.0" of "aic-vllm-0.14.0" into comparable numbers; parts after the third are ignored.
 std::array<int, 3> version_of(std::string_view stack) {
   std::array<int, 3> version{};
   const std::size_t at = stack.rfind('-');
@@ -130,11 +131,11 @@ std::array<int, 3> version_of(std::string_view stack) {
   return version;
 }
 
-/// What the kernels of `stack` make of weights of `format` on `gpu`: what its tensor cores do not
-/// take is unpacked. vLLM's packages contain triton_kernels, which multiply MXFP4 experts on
-/// Hopper, since 0.12 (vllm-project/vllm pulls 27370 and 28788, of which the first was taken back);
-/// before, Marlin's kernels unpack them like other 4-bit weights, unless triton_kernels was
-/// installed too.
+/// Returns the format in which the kernels of `stack` multiply weights of `format` on `gpu`:
+/// weights are unpacked if its tensor cores do not support the format. Since 0.12 vLLM's packages
+/// contain triton_kernels, which multiply MXFP4 experts on Hopper (vllm-project/vllm pulls 27370
+/// and 28788, of which the first was reverted); before, Marlin's kernels unpack them like other
+/// 4-bit weights, unless triton_kernels was also installed.
 KernelFormat multiplied_on(const Gpu& gpu, KernelOp op, std::string_view stack,
                            const KernelFormat& format) {
   const bool is_matrix = op == KernelOp::kGemm || op == KernelOp::kMoe;
@@ -151,8 +152,8 @@ KernelFormat multiplied_on(const Gpu& gpu, KernelOp op, std::string_view stack,
   return format;
 }
 
-/// Distance of two versions of one stack, nearly that of their releases in time; 0 if one of them
-/// names none.
+/// Returns the distance of two versions of one stack, roughly proportional to the time between
+/// releases; 0 if one of them has no version.
 int versions_apart(std::string_view stack, std::string_view wanted) {
   const auto number = [](std::string_view name) {
     const auto [major, minor, patch] = version_of(name);
@@ -162,21 +163,22 @@ int versions_apart(std::string_view stack, std::string_view wanted) {
   return std::abs(number(stack) - number(wanted));
 }
 
-/// Whether the calls of `op` are bound by arithmetic or by traffic: products of matrices.
+/// Whether `op` is a matrix product, bound by arithmetic or by traffic.
 bool is_product(KernelOp op) {
   return op == KernelOp::kGemm || op == KernelOp::kGroupedGemm || op == KernelOp::kMoe;
 }
 
-/// The coefficients of `entry` on another GPU. Kernels that reach most of the HBM bandwidth are
-/// held up by it, and reach as much of another's. Those far below it are held up by their SMs: on
-/// the same chip with other memory their bytes a second go with the number of these. In between,
-/// partly: the two ends are where well-made kernels are (0.8 and more), and where none of them is.
-/// What SMs held up on the one comes to be held up by the memory of the other at 0.8, so that a
-/// kernel that reaches more of the one reaches more of the other.
-/// Other chips have other SMs, of which this says nothing: there all are shares. But of streaming
-/// operators: each thread loads, computes a little and stores, so that what an SM moves in a clock
-/// is the kernel's own on any chip, within a tenth or two for embeddings, which are far from the
-/// bandwidth of every memory: 2.0 to 2.5 B a clock and SM on A100, A40 and H100 (docs/accuracy.md).
+/// Returns the coefficients of `entry` on another GPU. Kernels that reach most of the HBM bandwidth
+/// are limited by it, and reach the same fraction on other memory. Kernels far below it are limited
+/// by their SMs: on the same chip with other memory their rate is proportional to the number of
+/// SMs. The range between is interpolated: its ends are the fraction of well-made kernels (0.8 and
+/// more), and a fraction that none of them has. A kernel limited by SMs on one GPU is limited by
+/// the memory of the other at 0.8, so the order of kernels is preserved.
+/// This does not apply to other chips with different SMs: there, all coefficients are fractions.
+/// The exception is streaming operators: each thread loads, computes a little and stores, so bytes
+/// per SM and clock depend on the kernel and not on the chip. They are equal within 10 to 20 % for
+/// embeddings, which are far from every memory's bandwidth: 2.0 to 2.5 B per clock and SM on A100,
+/// A40 and H100 (docs/accuracy.md).
 std::vector<double> carried_over(const KernelCalibration& entry, const KernelForm& form,
                                  const Gpu& gpu) {
   constexpr double kHeldUp = 0.8, kFarBelow = 0.6;
@@ -186,8 +188,8 @@ std::vector<double> carried_over(const KernelCalibration& entry, const KernelFor
   const bool other_chip = near == Nearness::kGeneration || near == Nearness::kOther;
   if (near == Nearness::kSame) return out;
   if (other_chip && is_product(entry.op)) {
-    // What an SM loads hides behind the arithmetic of a chip with fewer FLOP to a byte: the fit
-    // finds a lower bound of it, where it begins to be felt.
+    // Loads of an SM are hidden by arithmetic on a chip with fewer FLOP per byte: the fit then only
+    // finds a lower bound of the rate, at which loads become visible.
     const Dtype compute = parse_kernel_format(entry.format).compute;
     const auto ratio = [&](const Gpu& g) {
       return peak_flops(g, compute).count() / g.hbm_bandwidth.count();
@@ -200,7 +202,7 @@ std::vector<double> carried_over(const KernelCalibration& entry, const KernelFor
   }
   if (other_chip && entry.op != KernelOp::kElementwise) return out;
   const KernelGpu there = kernel_gpu(measured), here = kernel_gpu(gpu);
-  // An SM's equal share of the bandwidth there, over that here.
+  // An SM's even share of the bandwidth there, divided by that here.
   const double processors =
       other_chip ? sm_clocks(gpu) / sm_clocks(measured) : here.sms / there.sms;
   const double even = there.bandwidth / here.bandwidth * processors;
@@ -217,7 +219,7 @@ std::vector<double> carried_over(const KernelCalibration& entry, const KernelFor
   return out;
 }
 
-/// Distance of two GPUs' ratios of arithmetic to bandwidth.
+/// Returns the distance of two GPUs' ratios of arithmetic to bandwidth.
 double ratio_apart(const Gpu& a, const Gpu& b, Dtype compute) {
   const auto ratio = [&](const Gpu& gpu) {
     return std::log(peak_flops(gpu, compute).count() / gpu.hbm_bandwidth.count());
@@ -233,7 +235,7 @@ bool has_equal_times(const Gpu& gpu, const Gpu& other) {
 }
 
 struct KernelLibrary::Kept {
-  /// All that a choice depends on: a GPU that does not exist may bear the name of one that does.
+  /// All inputs of a choice; a hypothetical GPU may have the name of an existing one.
   using Key = std::tuple<KernelOp, std::string, std::string, std::array<std::string, 3>,
                          std::vector<double>>;
   std::mutex mutex;
@@ -315,13 +317,13 @@ std::vector<const KernelTransfer*> KernelLibrary::transfers() const {
   return out;
 }
 
-/// |log(measured / predicted)| below which 90 % of rows are if a prediction is transferred as far
-/// as `basis` on a GPU of `generation`; nullopt: too few cases are known. Families differ more than
-/// bases do: two cases of the family, whose limit is then their largest error, come before any of
-/// others. Cases of the generation come before those of others: its stacks run one set of kernels.
+/// Returns the 90 % quantile of |log(measured / predicted)| for predictions with the transfer
+/// `basis` on a GPU of `generation`; nullopt with too few cases. Families differ more than bases:
+/// two cases of the family, whose limit is then their largest error, take precedence over cases of
+/// other families. Cases of the same generation take precedence: its stacks use one set of kernels.
 std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis,
                                                  std::string_view generation) const {
-  constexpr std::size_t kEnough = 4;  // cases, before less similar ones are used too
+  constexpr std::size_t kEnough = 4;  // cases, before less similar ones are added
   constexpr std::size_t kMin = 2;
   constexpr double kLevel = 0.9;
   Clusters cases;
@@ -354,7 +356,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     KernelFormat format;
     Nearness gpu;
     double apart;        // ratio_apart
-    int versions_apart;  // of one family
+    int versions_apart;  // within one family
     bool exact, family, same_format;
   };
   std::vector<Candidate> candidates;
@@ -381,7 +383,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     if (!file->may_time(op, gpu)) continue;
     for (const KernelCalibration& entry : file->read().entries) consider(&entry);
   }
-  // Of other widths only the nearest, and only if this one was not measured.
+  // Of other widths only the nearest is used, and only if this one was not measured.
   double nearest = std::numeric_limits<double>::infinity();
   const auto apart = [&](const Candidate& c) {
     return std::abs(c.format.stored_bytes - format.stored_bytes);
@@ -390,9 +392,9 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   std::erase_if(candidates, [&](const Candidate& c) { return apart(c) > nearest; });
   const KernelGpu here = kernel_gpu(gpu);
   if (op == KernelOp::kCollective) {
-    // Frameworks' kernels read the other GPUs' memory: without NVLink they leave it to NCCL (vLLM
+    // Frameworks' kernels read the memory of other GPUs: without NVLink they use NCCL instead (vLLM
     // and SGLang custom_all_reduce.py: "not supported on more than two PCIe-only GPUs";
-    // TensorRT-LLM allreduceOp.cpp: NCCL unless all are joined by NVLink).
+    // TensorRT-LLM allreduceOp.cpp: NCCL unless all GPUs are connected by NVLink).
     const CollectiveWay way{here.nvlink > 0 ? stack : "nccl"};
     std::erase_if(candidates, [&](const Candidate& c) {
       return CollectiveWay{c.entry->stack} != way || (!c.exact && c.entry->fitted.n < kFewRows);
@@ -410,13 +412,13 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                                .coefficients = carried_over(*c.entry, form, gpu)});
   };
   const auto resolve = [&](KernelBasis basis, std::string provenance) {
-    // Timings of these engines include the limit.
+    // Timings of engines with Marlin already include the limit.
     const bool is_own = std::any_of(
         choice.factors_.begin(), choice.factors_.end(), [&](const KernelChoice::Factor& f) {
           return f.calibration != nullptr && has_marlin(bare(f.calibration->stack));
         });
     if (!is_own) choice.max_flops_ = marlin_flops(op, gpu, stack, format);
-    // Timings of this width on this chip come first, also another stack's.
+    // Timings of this width on this chip take precedence, also those of another stack.
     const bool is_timed = std::any_of(
         choice.factors_.begin(), choice.factors_.end(), [&](const KernelChoice::Factor& f) {
           return f.calibration != nullptr && !f.transferred &&
@@ -441,7 +443,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                                ? std::nullopt
                                : reach_error(op, basis, gpu.generation)) {
       double max = *reach;
-      // Without any fit no prediction is surer than with another stack's.
+      // Without any fit the interval is at least that of another stack.
       if (basis == KernelBasis::kNominal) {
         max = std::max(max, reach_error(op, KernelBasis::kOtherStack, gpu.generation).value_or(0));
       }
@@ -460,11 +462,11 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     choice.q95_ = high + more;
     return choice;
   };
-  // Formats of the same name come first, then the GPU whose ratio of arithmetic to bandwidth is
-  // nearest: what holds a kernel up there holds it up here. Of versions the nearest, unless it was
-  // measured on few shapes: a fit to few of them is a poor guide elsewhere, however well it holds
-  // there. Else the one measured on most.
-  constexpr std::int64_t kFew = 4;  // times fewer
+  // Formats of the same name come first, then the GPU with the nearest ratio of arithmetic to
+  // bandwidth, on which the bottleneck is the same. The nearest version is used, unless it was
+  // measured on few shapes: such a fit transfers poorly, even if its own error is small. Otherwise
+  // the version with the most shapes is used.
+  constexpr std::int64_t kFew = 4;  // factor by which it has fewer shapes
   const auto best = [&](auto&& fits) -> const Candidate* {
     std::int64_t max = 0;
     for (const Candidate& c : candidates) {
@@ -496,8 +498,8 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   if (const Candidate* c = best([&](const Candidate& x) { return same(x) && x.exact; })) {
     return use(*c, c->same_format ? KernelBasis::kMeasured : KernelBasis::kOtherFormat);
   }
-  // The stack itself on the same chip with other memory comes before another version of it here:
-  // data-sheet ratios carry over better than versions do.
+  // The same stack on the same chip with other memory takes precedence over another version of it
+  // here: data-sheet ratios transfer better than versions.
   if (const Candidate* c =
           best([&](const Candidate& x) { return silicon(x) && x.exact && x.same_format; })) {
     return use(*c, KernelBasis::kSibling);
@@ -522,9 +524,9 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     }
   }
   // Other stacks: the geometric mean of the most informative ones. An unknown stack is more likely
-  // to equal another's newest version than an older one, and a few shapes are little evidence.
-  // Attention kernels differ in kind: of them the one whose form fits, because a bad fit indicates
-  // unusual kernels, or a host that launches them one by one.
+  // to equal another's newest version than an older one, and few shapes are weak evidence.
+  // Attention kernels differ in kind: only stacks with a good fit are used, because a bad fit
+  // indicates unusual kernels, or a host that launches them one by one.
   const auto mean_of = [&](std::vector<const Candidate*> some, KernelBasis basis) {
     const std::vector<const Candidate*> all = some;
     std::erase_if(some, [&all](const Candidate* c) {

@@ -8,7 +8,7 @@ bool has_marlin(std::string_view stack) {
 
 double marlin_flops(KernelOp op, const Gpu& gpu, std::string_view stack,
                     const KernelFormat& format) {
-  constexpr double kPerClock = 928;  // of an SM
+  constexpr double kPerClock = 928;  // per SM
   const bool is_matrix = op == KernelOp::kGemm || op == KernelOp::kMoe;
   const bool unpacks = format.stored_bytes < format.operand_bytes && bits_of(format.compute) == 16;
   const double most = kPerClock * sm_clocks(gpu);
@@ -20,7 +20,7 @@ double marlin_flops(KernelOp op, const Gpu& gpu, std::string_view stack,
 
 double marlin_moe_flops(const Gpu& gpu, std::string_view stack, const KernelFormat& format) {
   if (!stack.starts_with("vllm")) return 0;
-  constexpr double kSlowSm = 1024;       // operations per clock: of an SM that was slowed down
+  constexpr double kSlowSm = 1024;       // operations per clock of a limited SM
   constexpr double kShareOfPeak = 0.53;  // of H20
   const double peak = peak_flops(gpu, Dtype::kBf16).count();
   const bool unpacks = format.stored_bytes < format.operand_bytes && bits_of(format.compute) == 16;

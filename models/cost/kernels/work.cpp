@@ -15,7 +15,7 @@ KernelWork work(const DecodeAttentionCall& c, const KernelFormat& f) {
 }
 
 KernelWork work(const PrefillAttentionCall& c, const KernelFormat& f) {
-  // Query i of n sees prefix + i keys.
+  // Query i of n attends to prefix + i keys.
   const double pairs = c.new_tokens * (c.prefix + (c.new_tokens + 1) / 2);
   const double q = c.batch * c.new_tokens * c.q_heads * c.head_dim;
   const double kv = c.batch * (c.prefix + c.new_tokens) * c.kv_heads * c.head_dim;
@@ -71,8 +71,8 @@ KernelWork work(const RecurrenceCall& c, const KernelFormat& f) {
   const double heads = c.batch * c.heads;
   const double state = c.key_dim * c.value_dim;
   const double rows = c.tokens * (2 * c.key_dim + 2 * c.value_dim) * f.operand_bytes;
-  // Delta rules: S k, the decay, the update by one rank and S q. A scan has the last three as
-  // products. Mamba 2 has no S k, and its scan about as many operations within chunks.
+  // Delta rules: S k, the decay, the rank-one update and S q. A scan computes the last three as
+  // products. Mamba 2 does not have S k, and its scan has about as many operations within chunks.
   return {.flops = heads * c.tokens * (c.decode ? 7 : 6) * state,
           .bytes = heads * (2 * state * c.state_bytes + rows)};
 }
@@ -83,8 +83,8 @@ KernelWork work(const ConvolutionCall& c, const KernelFormat& f) {
 
 KernelWork work(const IndexScoresCall& c, const KernelFormat&) {
   const double scores = c.batch * c.queries * c.keys;
-  constexpr double kScale = 4, kScore = 4;  // bytes of a key's scale, and of a score in fp32
-  // A sequence's queries share its keys. Those of a prompt see half of the new ones, on average.
+  constexpr double kScale = 4, kScore = 4;  // bytes of a key's scale, and of an fp32 score
+  // A sequence's queries share its keys. On average a prompt's queries see half of the new ones.
   const double held = c.decode ? c.keys : c.keys + (c.queries - 1) / 2;
   return {.flops = 2 * scores * c.heads * c.head_dim,
           .bytes = c.batch * (held * (c.head_dim + kScale) + c.queries * c.heads * c.head_dim) +

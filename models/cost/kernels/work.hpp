@@ -4,14 +4,15 @@
 
 namespace kvsim {
 
-/// Arithmetic and least traffic of a call: every operand once.
+/// Arithmetic and minimum traffic of a call: every operand counts once.
 struct KernelWork {
   double flops = 0;
   double bytes = 0;
 };
 [[nodiscard]] KernelWork work_of(const KernelCall& call, const KernelFormat& format);
 
-/// Distinct experts that `tokens` tokens visit when each picks `top_k` of `experts` evenly.
+/// Returns the expected number of distinct experts for `tokens` tokens that each choose `top_k` of
+/// `experts` uniformly.
 [[nodiscard]] double experts_visited(double tokens, double top_k, double experts);
 
 }  // namespace kvsim

@@ -9,9 +9,9 @@
 
 namespace kvsim {
 
-/// A collective of `ranks` GPUs over `bytes` in `passes` equal parts: all-reduces are the stack's
-/// own, the others NCCL's. `bytes` are those of all ranks together where parts are gathered or sums
-/// scattered, and of one rank where sums go to all.
+/// Returns a collective of `ranks` GPUs over `bytes` in `passes` equal parts: all-reduces are the
+/// stack's own, others are NCCL's. `bytes` is the total over all ranks for all-gathers and
+/// reduce-scatters, and that of one rank for all-reduces.
 [[nodiscard]] Op collective_op(std::string_view name, CollectiveKind kind, double bytes,
                                std::int32_t ranks, Dtype dtype, std::int32_t passes);
 

@@ -34,7 +34,7 @@ void check_dealt(const Stack& stack, const Llm& llm, const Method& method, Dtype
                     llm.name, stack.name, stack.version, what, first[0], first[1])};
   };
   const auto has = [&](auto&& is) { return std::any_of(llm.layers.begin(), llm.layers.end(), is); };
-  // vLLM's release notes of 0.28: Kimi-K3 (PR 50484). Before, several groups of blocks are refused
+  // vLLM's release notes of 0.28: Kimi-K3 (PR 50484). Earlier releases reject several block groups
   // (v1/core/kv_cache_utils.py, resolve_kv_cache_block_sizes).
   constexpr EngineVersion kStates{0, 28, 0};
   needs(has([](const LayerSpec& l) { return l.state.kind != StateKind::kNone; }), kStates,

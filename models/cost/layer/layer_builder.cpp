@@ -246,7 +246,8 @@ OpIndex LayerBuilder::stream(std::string_view name, OpFamily family, std::int64_
       {after});
 }
 
-/// An RMSNorm. Unfused, its operators pass fp32 intermediates through memory, two alive at once.
+/// Adds an RMSNorm. If unfused, its operators pass fp32 intermediates through memory, two of them
+/// alive simultaneously.
 OpIndex LayerBuilder::norm(std::string_view name, OpIndex after) {
   const std::int64_t n = m_ * llm_.d_model;
   const std::int32_t launches = in_.stack->norm_launches;
@@ -393,7 +394,7 @@ OpIndex LayerBuilder::project_out(const Projected& qkv, OpIndex after) {
   return at;
 }
 
-/// From the attention block's output to the layer's.
+/// Adds the operators from the attention block's output to the layer's output.
 OpIndex LayerBuilder::close(OpIndex after) {
   const std::int64_t n = m_ * llm_.d_model;
   const Product hidden = rows().times(llm_.d_model);

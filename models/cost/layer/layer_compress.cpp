@@ -3,7 +3,7 @@
 
 namespace kvsim {
 
-/// Scores ranked and the survivors gathered: keys first, then values.
+/// Ranks scores and gathers the kept entries: keys first, then values.
 OpIndex LayerBuilder::compact(CacheTensors& cache, std::int64_t from, std::int64_t to,
                               OpIndex after) {
   double ranked = static_cast<double>(in_.batch * rows_.stored_heads() * from) * kFp32Bytes;

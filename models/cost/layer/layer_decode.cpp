@@ -7,7 +7,8 @@
 
 namespace kvsim {
 
-/// The kernel of a fused decode attention. Formats other than plain rows have no measured one.
+/// Returns the kernel of a fused decode attention. Formats other than plain rows have no
+/// measurements.
 std::optional<KernelUse> LayerBuilder::decode_use(const DecodeState& moment,
                                                   const StepTraffic& traffic) const {
   if (!rows_.plain() || in_.stack->expands_kv_heads || in_.stack->attention_per_clock > 0) {
@@ -25,8 +26,8 @@ std::optional<KernelUse> LayerBuilder::decode_use(const DecodeState& moment,
                 .decode = true, .batch = batch, .seq_len = attended, .heads = a.n_heads * ranks},
         .format = format};
   }
-  // Bytes that a method reads in addition to entries, or does not read of them, are counted in
-  // entries.
+  // Bytes that a method reads in addition to entries, or entry bytes that it skips, are converted
+  // to entries.
   const std::int64_t rounded = work_.held_here(moment.attended) * ranks;
   const double whole = static_cast<double>(payload(kParts[0], rounded).count() +
                                            payload(kParts[1], rounded).count()) *
@@ -178,7 +179,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeState& mome
   return at;
 }
 
-/// The copies of a method that keeps its rows in separate tensors.
+/// Adds the copies of a method that keeps its rows in separate tensors.
 OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype element,
                                    std::int32_t launches, OpIndex after) {
   if (bytes <= 0) return after;
@@ -216,14 +217,14 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
   Projected qkv = whole ? open() : Projected{.op = graph_.add({.name = "projections"}, {})};
   OpIndex at = qkv.op;
 
-  // The new entry joins the cache. A stack that concatenates does so at every step: what a full
-  // cache drops leaves the longer copy after attention.
+  // The new entry joins the cache. A stack that concatenates does so at every step: an entry
+  // evicted from a full cache is removed from the longer copy after attention.
   const bool grows = moment.change != CacheChange::kOverwrite;
   // Formats other than plain rows are written in place, unless their code repacks.
   const bool holds_old = in_.stack->growth == CacheGrowth::kConcatAll;
   const bool by_copy = holds_old || in_.stack->growth == CacheGrowth::kConcatLayer;
   const bool concats = rows_.plain() && by_copy;
-  // Keys that are rotated by their index are in its order: kept entries are copied together.
+  // Keys that are rotated by their index must stay in order: kept entries are copied together.
   // Otherwise the new entry takes the slot of the evicted one.
   const bool keeps_copy = concats && !grows && moment.evicts && traffic.rotated > 0;
   if (concats) {
@@ -244,7 +245,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
     }
   }
   if (!parts().empty() && (!concats || !grows)) {
-    // Of dealt entries a rank writes one in so many.
+    // With distributed entries a rank writes one of every context_ranks entries.
     const double appended = traffic.append_write * batch / work_.context_ranks;
     at = graph_.add({.name = "cache append",
                      .family = OpFamily::kCacheWrite,
@@ -281,7 +282,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
   }
   std::optional<std::size_t> rotated;
   if (traffic.rotated > 0 && runs_by_operators(*in_.stack)) {
-    // As the rotation of new keys: operators that each read and write the tensor about once.
+    // As for the rotation of new keys: each operator reads and writes the tensor about once.
     const std::int32_t passes = rotation_passes(*in_.stack);
     const double bytes = traffic.rotated * batch;
     const Product tensor = Product{}.in_bytes(truncated<Bytes>(bytes));
@@ -303,7 +304,7 @@ OpGraph LayerBuilder::decode(const DecodeState& moment, bool whole) {
   drop(rotated, at);
   release_inputs(qkv, at);
 
-  // The method's own bookkeeping and what it moves.
+  // The method's own bookkeeping and moved entries.
   const double side_read = traffic.side_read * batch;
   const double side_written = traffic.side_write * batch;
   const std::int32_t operators = has_rows ? method_operators(*in_.method, *in_.stack) : 0;

@@ -8,7 +8,8 @@
 namespace kvsim {
 namespace {
 
-/// Distinct ones of a GPU's experts that `tokens` tokens visit when each picks top_k of all evenly.
+/// Returns the expected number of a GPU's experts that `tokens` tokens visit if each token chooses
+/// top_k of all experts uniformly.
 double expected_experts(const MlpSpec& mlp, std::int64_t held, double tokens) {
   return static_cast<double>(held) *
          (1 - std::pow(1 - static_cast<double>(mlp.top_k) / mlp.n_experts, tokens));
@@ -16,14 +17,14 @@ double expected_experts(const MlpSpec& mlp, std::int64_t held, double tokens) {
 
 constexpr std::string_view kCombine = "expert combine";
 
-/// Columns that routed experts take and give back.
+/// Returns the input and output columns of routed experts.
 std::int64_t expert_columns(const Llm& llm, const MlpSpec& mlp) {
   return mlp.latent_dim > 0 ? mlp.latent_dim : llm.d_model;
 }
 
 }  // namespace
 
-/// One gated or plain block of `width` columns over `rows` rows.
+/// Adds a gated or plain block of `width` columns over `rows` rows.
 OpIndex LayerBuilder::dense_block(const BlockSpec& block, OpIndex after) {
   const std::int64_t d = block.model;
   const std::int64_t n = block.rows * block.width;
@@ -37,7 +38,7 @@ OpIndex LayerBuilder::dense_block(const BlockSpec& block, OpIndex after) {
     at = stream("gate times up", OpFamily::kElementwise, 2 * n, n, at);
     const std::size_t product = activation("gate times up", one, at);
     at = gemm("down projection", block.rows, block.width, d, at, part, copies);
-    // The block's local names hold them until it returns.
+    // Local variables of the block's forward hold them until it returns.
     graph_.release(both, at);
     graph_.release(product, at);
     return at;
@@ -70,7 +71,7 @@ std::optional<KernelUse> LayerBuilder::routed_use() {
 OpIndex LayerBuilder::exchange(std::string_view name, const ExpertShare& share, OpIndex after) {
   const std::int32_t parts = in_.stack->prefill_context;
   if (parts > 1) {
-    // Tokens that all groups have go nowhere, and their sums to all.
+    // Tokens replicated on all groups are not sent, and their sums are all-reduced.
     const bool combines = name == kCombine;
     if (repeated_ && !combines) return after;
     const CollectiveKind kind = !combines   ? CollectiveKind::kAllGather
@@ -127,7 +128,7 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
                    at);
   const std::size_t parts = activation("expert outputs", block_rows(share.rows, columns), at);
   at = exchange(kCombine, share, at);
-  // Of tokens that all groups have, each sums what its own experts made.
+  // For tokens replicated on all groups, each sums the outputs of its own experts.
   const std::int64_t outputs = repeated_ && in_.stack->prefill_context > 1
                                    ? std::min(share.rows, share.own * mlp_.top_k)
                                    : share.own * mlp_.top_k;

@@ -1,5 +1,5 @@
-// Operators of layers that hold more than rows of keys and values: recurrent states, indexes,
-// compressed entries.
+// Operators of layers with more than rows of keys and values: recurrent states, indexes, compressed
+// entries.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ Op& operator+=(Op& sum, const Op& one) {
   return sum;
 }
 
-/// A prompt's pieces as equal ones, and the mean of them.
+/// A prompt's pieces as equal pieces, and their mean.
 struct EqualPieces {
   double count = 1;
   NewTokens mean{};
@@ -111,7 +111,7 @@ double entries_held(std::span<const CacheItem> items, std::int64_t tokens) {
 
 OpIndex LayerBuilder::project_sides(OpIndex after) {
   OpIndex at = after;
-  // Those of a state come after attention's output projection.
+  // Matrices of a state follow attention's output projection.
   const std::size_t first = has_attention() ? matrix_of(MatrixRole::kOutput) + 1 : 0;
   for (std::size_t i = first; i < matrices_.size();) {
     const LayerMatrix& m = matrices_[i];
@@ -133,8 +133,7 @@ OpIndex LayerBuilder::project_sides(OpIndex after) {
       ++i;
       continue;
     }
-    // Matrices of one input that are stored in one format form one product where the stack fuses
-    // projections.
+    // Matrices with the same input and format form one product if the stack fuses projections.
     std::int64_t width = m.out;
     std::size_t next = i + 1;
     const auto joins = [&](const LayerMatrix& other) {
@@ -179,7 +178,7 @@ OpIndex LayerBuilder::mix_prompt(OpIndex after, std::int64_t prompt) {
   return at;
 }
 
-/// One fused operator on every stack.
+/// One fused operator on all stacks.
 OpIndex LayerBuilder::attend_items(const Projected& qkv, const DecodeState& moment) {
   const auto batch = static_cast<double>(in_.batch);
   const std::int64_t out = m_ * attention_.n_heads * work_.prompt_value_width;
@@ -213,7 +212,7 @@ OpIndex LayerBuilder::attend_prompt_items(const Projected& qkv, std::int64_t pro
   const std::int64_t out = m_ * attention_.n_heads * work_.prompt_value_width;
   const std::int32_t parts = in_.stack->prefill_context;
   const std::int64_t piece = piece_of(prompt);
-  double cached = 0;  // bytes that pieces find of earlier ones
+  double cached = 0;  // bytes of earlier pieces that pieces read
   for (std::int64_t done = piece; done < prompt; done += piece) {
     cached += entries_held(rows_.items(), done);
   }

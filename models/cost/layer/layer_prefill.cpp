@@ -14,8 +14,8 @@ namespace {
 // Query rows of ScoreExec::kEagerChunked without memory pressure.
 constexpr std::int64_t kScoreChunk = 1024;
 
-/// The same work in a share of the heads. It takes that share of the time: pieces of prompts have
-/// blocks enough to fill a GPU with some of the heads.
+/// Scales work to a share of the heads. Its time is that share as well: pieces of prompts have
+/// enough blocks to fill a GPU with some of the heads.
 void scale(Op& op, double share) {
   op.flops = op.flops * share;
   op.bytes_read *= share;
@@ -25,15 +25,16 @@ void scale(Op& op, double share) {
 
 }  // namespace
 
-/// Which kernel a fused causal attention is. Of windows shorter than the prompt none was measured.
-/// Queries of part of the tokens are as a piece that finds as many keys.
+/// Returns the kernel of a fused causal attention. Windows shorter than the prompt have no
+/// measurements. Queries of part of the tokens are modelled as a piece with the same number of
+/// keys.
 std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
   const AttentionSpec& a = attention_;
   if (within_limit(a, prompt) < prompt) return std::nullopt;
   const KernelFormat* format = shared_attention_format(dtype_, dtype_);
   const auto batch = static_cast<double>(in_.batch);
   const auto tokens = static_cast<double>(tokens_);
-  // A pass takes whole prompts, as many as fit, or a piece of one.
+  // A pass processes as many whole prompts as fit, or a piece of one.
   const auto held = static_cast<double>(held_);
   const double together = std::clamp(std::floor(held / tokens), 1.0, batch);
   KernelUse use{.format = format, .times = batch / together, .chunk = tokens > held ? held : 0};
@@ -53,14 +54,14 @@ std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
   return use;
 }
 
-/// Tokens that the pieces of a prompt find cached, all pieces together.
+/// Returns the cached tokens read by the pieces of a prompt, summed over pieces.
 std::int64_t LayerBuilder::cached_before(std::int64_t prompt) const {
   const std::int64_t piece = piece_of(prompt);
   const std::int64_t whole = prompt / piece;
   return piece * whole * (whole - 1) / 2 + (prompt % piece > 0 ? piece * whole : 0);
 }
 
-/// The pieces of a prompt in heads that hold no more than `entries` of it between them.
+/// Returns the pieces of a prompt in heads that hold at most `entries` entries between pieces.
 LayerBuilder::Pieces LayerBuilder::streamed(std::int64_t prompt, std::int64_t entries) const {
   Pieces out;
   const std::int64_t limit = entry_limit(attention_);
@@ -75,8 +76,8 @@ LayerBuilder::Pieces LayerBuilder::streamed(std::int64_t prompt, std::int64_t en
   return out;
 }
 
-/// Attention of `all` heads as that of some: a share of them, which find of earlier pieces what
-/// `pieces` says.
+/// Returns attention of a share of the heads, derived from attention of `all` heads; the share
+/// reads only the entries in `pieces` of earlier pieces.
 Op LayerBuilder::attend_streamed(const Op& all, double share, std::int64_t prompt,
                                  const Pieces& pieces) const {
   const AttentionSpec& a = attention_;
@@ -90,10 +91,10 @@ Op LayerBuilder::attend_streamed(const Op& all, double share, std::int64_t promp
   op.bytes_read =
       share * (q + (all.bytes_read - q) / whole * (tokens + static_cast<double>(pieces.cached)));
   op.bytes_written = share * all.bytes_written;
-  // A prompt's first piece takes all heads in one kernel.
+  // A prompt's first piece processes all heads in one kernel.
   if (share < 1) op.launches = static_cast<std::int32_t>(in_.batch * (pieces.count - 1));
   if (!op.kernel) return op;
-  // As equal pieces of as many tokens with as many pairs of query and key.
+  // Represented by equal pieces with the same numbers of tokens and (query, key) pairs.
   const auto count = static_cast<double>(pieces.count);
   const double mean = tokens / count;
   op.kernel->call = prompt_piece(op.kernel->call, mean, pieces.pairs / tokens - mean / 2);
@@ -123,7 +124,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
       at = graph_.add(op, {at});
     }
   }
-  // Latents of tokens that are not computed are expanded too.
+  // Latents of tokens that are not computed are expanded as well.
   if (const std::int64_t others =
           expanded_before(cached, prompt, tokens_, in_.stack->prefill_context);
       work_.expansion_in > 0 && others > 0) {
@@ -147,14 +148,14 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   if (in_.stack->attention != AttentionExec::kEager) {
     const double pairs = attention_kind(a).pairs(spec_, static_cast<double>(prompt)) *
                          static_cast<double>(tokens_) / static_cast<double>(prompt);
-    // Of earlier pieces' keys and values a rank reads those that it holds; latents were expanded.
-    const double ranks = work_.is_latent ? 1 : work_.context_ranks;  // whose queries it has
+    // A rank reads its own keys and values of earlier pieces; latents were expanded.
+    const double ranks = work_.is_latent ? 1 : work_.context_ranks;  // ranks whose queries it has
     const double found = static_cast<double>(cached) / ranks;
     Op attention{.name = "attention",
                  .family = OpFamily::kPrefillAttention,
                  .flops = FlopCount{2 * batch * heads * pairs *
                                     static_cast<double>(a.head_dim + a.v_head_dim)},
-                 // Each piece reads what earlier ones cached.
+                 // Each piece reads the entries cached by earlier ones.
                  .bytes_read = ranks * size(q, dtype_) + size(kv_read, dtype_) *
                                                              (static_cast<double>(prompt) + found) /
                                                              static_cast<double>(prompt),
@@ -162,11 +163,11 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                  .launches = passes_,
                  .dtype = dtype_,
                  .kernel = prefill_use(prompt)};
-    // Keys and values are read whole: no query head leaves out the tiles of another.
+    // Keys and values are read completely: query heads skip different tiles.
     const double computed = prompt_attention_share(*in_.method, prompt);
     attention.flops = attention.flops * computed;
     if (attention.kernel) attention.kernel->times *= computed;
-    // A latent serves all heads: what some hold no longer, others do.
+    // A latent serves all heads: entries evicted by some heads are still held for others.
     const StreamingHeads streaming =
         work_.is_latent || cached == 0
             ? StreamingHeads{}
@@ -196,7 +197,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
     return at;
   }
 
-  // Matmul, softmax in fp32, cast back, matmul: every matrix whole, whatever the mask.
+  // Matmul, softmax in fp32, cast back, matmul: complete matrices, regardless of the mask.
   const std::int64_t n = m_ * a.n_heads * prompt;
   const double square = static_cast<double>(n);
   at = graph_.add({.name = "attention scores",
@@ -240,7 +241,7 @@ OpIndex LayerBuilder::add_after(OpIndex after, const Op& op) {
   return after < 0 ? graph_.add(op) : graph_.add(op, {after});
 }
 
-/// What a method pays at prefill for scores that fused attention does not return.
+/// Adds the cost at prefill of scores that fused attention does not return.
 OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
   const MethodNeeds needs = in_.method->needs();
   if (work_.rows == 0 || needs.prompt_scores == PromptScoreClass::kNone ||
@@ -295,7 +296,7 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
   if (needs.score_exec == ScoreExec::kEagerChunked) rows = std::min(rows, kScoreChunk);
   const std::int64_t chunks = (s + rows - 1) / rows;
   const std::int64_t n = in_.batch * a.n_heads * s * s;
-  // Where the logits are fp32 their softmax is what is used: there is no copy cast back.
+  // With fp32 logits the softmax is used directly: there is no cast copy.
   const bool casts = needs.fp32_softmax && dtype_ != Dtype::kFp32;
   const std::int32_t copies =
       needs.fp32_softmax && !casts ? std::max(1, needs.score_copies - 1) : needs.score_copies;
@@ -317,7 +318,8 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillState& moment) {
   return at;
 }
 
-/// What the method does with the prompt beyond scores: factorise, quantise, judge hidden states.
+/// Adds the method's work on the prompt in addition to scores: factorise, quantise, evaluate
+/// hidden states.
 OpIndex LayerBuilder::prepare_method(OpIndex after, std::int64_t prompt) {
   if (work_.rows == 0) return after;
   const PrefillExtra extra = in_.method->prefill_extra(layer_, rows_.shape(), in_.kv_dtype, prompt);
@@ -342,8 +344,9 @@ OpGraph LayerBuilder::prefill(const PrefillState& moment) {
   return prefill_kept(before, moment.prompt, moment.kept);
 }
 
-/// Rows of all tokens of the prompt from host memory. Those of the next layer arrive while this one
-/// computes; then their keys are rotated to their positions, and both go into the cache.
+/// Loads the rows of all tokens of the prompt from host memory. The next layer's rows are loaded
+/// while this layer computes; then their keys are rotated to their positions, and both are written
+/// into the cache.
 void LayerBuilder::load_reused(std::int64_t prompt) {
   const Bytes stored = rows_.keys(prompt) + rows_.values(prompt);
   const auto bytes = static_cast<double>(stored.count());
@@ -366,7 +369,7 @@ OpIndex LayerBuilder::choose(Projected& qkv, std::int64_t chosen) {
   const auto keys = static_cast<double>(
       m_ * (work_.is_latent ? work_.cached_elements()
                             : std::int64_t{work_.prompt_key_heads} * attention_.head_dim));
-  // Squares of the differences to the reused keys by token, the greatest sums, in order.
+  // Squared differences to the reused keys by token, the largest sums, in order.
   OpIndex at = graph_.add(
       {.name = "choice of computed tokens",
        .family = OpFamily::kMethod,
@@ -376,7 +379,7 @@ OpIndex LayerBuilder::choose(Projected& qkv, std::int64_t chosen) {
        .launches = 5,
        .dtype = Dtype::kFp32},
       {qkv.op});
-  std::int64_t width = llm_.d_model;  // of a token's tensors that go on
+  std::int64_t width = llm_.d_model;  // of the tensors per token that continue
   for (const LayerMatrix& m : matrices_) {
     if (m.role == MatrixRole::kQuery || m.role == MatrixRole::kKey ||
         m.role == MatrixRole::kValue) {
@@ -402,13 +405,13 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
   if (part.reused) load_reused(moment.prompt);
   Projected qkv = open();
   if (part.chooses) choose(qkv, part.computed_of(moment.prompt));
-  // Where prompts are split over GPUs, each caches the entries of all of their tokens.
+  // If prompts are split over GPUs, each caches the entries of all of their tokens.
   const std::int64_t cached = in_.stack->prefill_context > 1 ? moment.prompt : tokens_;
   for (const Op& op : gather_new_entries(
            *in_.stack, attention_, static_cast<double>(in_.batch * cached), dtype_, passes_)) {
     qkv.op = graph_.add(op, {qkv.op});
   }
-  // What was projected is the cache itself, unless it is stored in another form.
+  // The projected tensor is the cache itself, unless it is stored in another format.
   const bool direct = !part.reused && !is_static && rows_.plain() &&
                       bits_of(rows_.dtype()) == bits_of(dtype_) &&
                       rows_.stored_heads() == rows_.shape().n_kv_heads;
@@ -416,9 +419,9 @@ LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillState& moment) 
   if (direct) {
     for (const CachePart& piece : parts()) {
       std::optional<std::size_t>& made = piece.tensor == &CacheTensors::keys ? qkv.k : qkv.v;
-      // Values that are the keys before rotation have no tensor.
+      // Values that equal the keys before rotation have no tensor.
       const OpIndex since = made ? graph_.tensors()[*made].first : qkv.op;
-      drop(made, since - 1);  // held as cache instead, from the same operator on
+      drop(made, since - 1);  // instead held as cache, from the same operator
       made.reset();
       hold_cache(cache, piece, moment.prompt, since);
     }

@@ -85,7 +85,7 @@ OpGraph embed_prompt(const CostInput& in, std::int64_t prompt) {
 
 namespace {
 
-/// Rows that are alive at once.
+/// Simultaneously alive rows.
 struct RowProducts {
   Product normed, logits;
 };
@@ -173,7 +173,7 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const RowProducts
   }
   graph.release(normed, last);
   if (of.sampled == 0) return graph;
-  // Sorting or searching the logits is a part of sampling, so that it remains one operator.
+  // Sorting or searching the logits is part of sampling, so sampling remains one operator.
   const CutoffTimes cutoff = in.stack->samples_cutoff ? in.stack->cutoff : CutoffTimes{};
   const double launch = in.stack->launch_overhead.count();
   const auto launches =

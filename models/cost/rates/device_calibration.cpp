@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kSchema = "kvsim.calibrate-device/1";
 constexpr double kMax = 1e18;
-// Matrix products on CUDA cores, which represent a library's kernels.
+// Matrix products on CUDA cores, which stand in for a library's kernels.
 constexpr std::array<std::string_view, 3> kSubstitutes{"gemm", "gemv", "mlp_scores"};
 
 struct TimedCase {
@@ -93,7 +93,7 @@ std::shared_ptr<const Calibration> read_device_calibration(const Field& document
                      "error", "error_allowed", "bytes_counted", "bytes_model", "counted",
                      "model", "problem",       "time_us",       "spread",      "samples",
                      "gb_s",  "predicted_us",  "skipped",       "dram",        "compared"});
-    if (each.find("skipped")) continue;  // what it needs was not there
+    if (each.find("skipped")) continue;  // its prerequisites were not available
     if (!each.at("pass").boolean()) {
       each.at("pass").fail("this kernel's results were wrong, so that its time means nothing");
     }

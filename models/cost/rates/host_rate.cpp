@@ -17,7 +17,7 @@ BytesPerSecond host_rate(const Roofline& roofline, const Gpu& gpu, const Stack& 
       of_device ? of_op.bandwidth_reached == 1 : stack.kernels.empty() && stack.reached.empty();
   const bool whole = piece <= Bytes{};
   if (is_bound || (of_device && whole)) return rate;
-  // So much that the launch is nothing to it.
+  // Large enough to make the launch negligible.
   constexpr double kLarge = 1e15, kMany = 1e9, kMicro = 1e-6;
   const double bytes = whole ? kLarge : kMany * static_cast<double>(piece.count());
   const KernelLibrary& kernels =

@@ -12,8 +12,8 @@ namespace {
 
 constexpr bool is_16_bit(Dtype dtype) { return bits_of(dtype) == 16; }
 
-/// Formats of weights as measurements name them: by what a weight takes, and whether the product is
-/// in it or unpacks it first.
+/// Returns the measured format of weights, by bits per weight, and whether the product computes in
+/// that format or unpacks it first.
 const KernelFormat* weight_format(double bits, Dtype compute, bool blocks = false) {
   static const auto known = [](std::string_view word) {
     return &shared_format(parse_kernel_format(word));
@@ -46,7 +46,7 @@ KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& sh
   constexpr double kSkew = 1.2;
   const Llm& llm = *in.llm;
   const double ranks = in.stack->expert_parallel;
-  // Experts that are not shared out are cut as the rest of the model is.
+  // Experts that are not distributed are sharded like the rest of the model.
   const double cut = ranks > 1 ? in.tensor_parallel / std::min<double>(ranks, in.tensor_parallel)
                                : in.tensor_parallel * in.stack->prefill_context;
   const MatrixPlace place{WeightPart::kExperts, mlp.format};
@@ -56,7 +56,7 @@ KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& sh
   const double values = static_cast<double>(columns) * static_cast<double>(share.width);
   static const KernelFormat* const mxfp4 = &shared_format(parse_kernel_format("mxfp4"));
   const WeightFormat* packing = packing_of(llm, in.weights(), place);
-  // gpt-oss as published has no packing: its experts are in four bits, the rest is not.
+  // gpt-oss as published has no packing: only its experts are in four bits.
   const bool unpacks_fp4 = packing != nullptr
                                ? packing->packed == Dtype::kFp4 && packing->weight_only
                                : llm.outside_experts_dtype && in.weight_dtype == Dtype::kFp4;
@@ -137,9 +137,9 @@ bool has_lone_heads(const Stack& stack, const AttentionSpec& attention, bool sev
 
 KernelUse lone_heads_use(double batch, double entries, std::int32_t q_heads, std::int32_t kv_heads,
                          std::int32_t head_dim, Dtype dtype) {
-  // The form's tiles have 128 rows, so it is half the time of a piece of as many tokens, whose
-  // pairs of query and key are those of a full tile: the last block of 128 keys is half full in the
-  // mean, and a piece's own tokens are seen by half of them.
+  // The form's tiles have 128 rows, so the time is half that of a piece of 128 tokens with the
+  // (query, key) pairs of a full tile: the last block of 128 keys is half full on average, and half
+  // of a piece's own tokens see each of its keys.
   constexpr double kTileRows = 64, kFormRows = 128;
   return {.call = PrefillAttentionCall{.batch = batch,
                                        .new_tokens = kFormRows,
@@ -169,7 +169,7 @@ std::optional<KernelUse> mixer_use(const LayerSpec& layer, const MixerOp& op, do
       {StateKind::kMamba2, known("mamba2")}};
   static const std::array scores{known("bf16"), known("fp8")};
   const IndexSpec& index = layer.attention.index;
-  // Entries of this rank that a query sees, the mean of a prompt's.
+  // Entries of this rank that are visible to a query; the mean for a prompt.
   const double seen = (span.decodes ? span.end() : span.before + (span.tokens + 1) / 2) /
                       std::max(1, layer.attention.ratio) / layer.attention.context_ranks;
   switch (op.kind) {
@@ -177,9 +177,9 @@ std::optional<KernelUse> mixer_use(const LayerSpec& layer, const MixerOp& op, do
       const StateSpec& s = layer.state;
       const auto rule = rules.find(s.kind);
       if (rule == rules.end()) return std::nullopt;
-      // Of Mamba 2 scans of prompts alone are published.
+      // For Mamba 2 only timings of prompt scans are published.
       if (s.kind == StateKind::kMamba2 && span.decodes) return std::nullopt;
-      // The verification of a draft reads each state once and keeps one for each token.
+      // Verifying a draft reads each state once and stores one per token.
       const double moved = span.decodes ? (1 + span.tokens) / 2 : 1;
       return KernelUse{.call = RecurrenceCall{.decode = span.decodes,
                                               .batch = sequences * moved,

@@ -13,21 +13,21 @@
 
 namespace kvsim {
 
-// Which kernels a step's operators are, for calibrations that know them.
+// The kernels of a step's operators, for calibrations that contain them.
 
-/// y[rows, out] = x[rows, in] w, in `passes` equal parts of its rows, where w takes `weight_bytes`
-/// and the product is in `compute`, of `blocks` with a scale each or not. Both 16-bit formats are
-/// one: the rates and the bytes are the same.
+/// y[rows, out] = x[rows, in] w, in `passes` equal parts of its rows. w has `weight_bytes`, the
+/// product is in `compute`, and blocks may have one scale each. Both 16-bit formats are treated as
+/// one: rates and bytes are the same.
 [[nodiscard]] KernelUse gemm_use(std::int64_t rows, std::int64_t out, std::int64_t in,
                                  double weight_bytes, Dtype compute, std::int32_t passes = 1,
                                  bool blocks = false);
-/// A layer's routed experts over the tokens that `share` is of, `passes` equal parts of them one
-/// after another. Tokens fall on experts by a power law of exponent 1.2, as benchmarks of serving
-/// draw them (aiconfigurator, power_law_1.2); on GPUs as the stack's expert_imbalance says.
+/// A layer's routed experts over the tokens of `share`, in `passes` equal consecutive parts. Tokens
+/// are distributed over experts by a power law of exponent 1.2, as in serving benchmarks
+/// (aiconfigurator, power_law_1.2), and over GPUs by the stack's expert_imbalance.
 [[nodiscard]] KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& share,
                                 std::int32_t passes = 1);
-/// A collective over `gpus` GPUs of a node; `bytes`: of the largest buffer, as nccl-tests count
-/// them.
+/// A collective over `gpus` GPUs of a node; `bytes`: of the largest buffer, as counted by
+/// nccl-tests.
 [[nodiscard]] KernelUse collective_use(CollectiveKind kind, double bytes, std::int32_t gpus,
                                        std::int32_t passes = 1);
 /// Formats of attention: queries of `compute` over a cache of `kv`.
@@ -38,41 +38,42 @@ namespace kvsim {
                                                   double written, std::int32_t launches,
                                                   Dtype dtype, std::int32_t passes = 1);
 
-/// Whether FlashAttention 2 gives each query head of a decoding sequence its own tiles
+/// Whether FlashAttention 2 processes each query head of a decoding sequence in separate tiles
 /// (Stack::joint_attention): next to sequences of several new tokens, and in layers with a window
-/// (flash_api.cpp, seqlenq_ngroups_swapped). It has no 8-bit caches.
+/// (flash_api.cpp, seqlenq_ngroups_swapped). It does not support 8-bit caches.
 [[nodiscard]] bool has_lone_heads(const Stack& stack, const AttentionSpec& attention, bool several,
                                   Dtype activations, Dtype cache);
-/// `batch` sequences of `entries` entries each in such tiles, of 64 rows, all of which meet all
-/// keys, at the rate of long prompts.
+/// `batch` sequences of `entries` entries each in such tiles of 64 rows, all of which are
+/// multiplied with all keys, at the rate of long prompts.
 [[nodiscard]] KernelUse lone_heads_use(double batch, double entries, std::int32_t q_heads,
                                        std::int32_t kv_heads, std::int32_t head_dim, Dtype dtype);
 
-/// A causal convolution over the `channels` of `rows` tokens, in `passes` equal parts of them.
+/// A causal convolution over the `channels` of `rows` tokens, in `passes` equal parts of the
+/// tokens.
 [[nodiscard]] KernelUse convolution_use(std::int64_t rows, std::int64_t channels,
                                         std::int32_t passes = 1);
-/// A mixer's operator over `sequences` sequences with `span` each; nullopt if no timings of its
-/// kernels are published: Mamba 1, decode of Mamba 2, gates, compression.
+/// A mixer's operator over `sequences` sequences with `span` each; nullopt if there are no
+/// published timings of its kernels: Mamba 1, decode of Mamba 2, gates, compression.
 [[nodiscard]] std::optional<KernelUse> mixer_use(const LayerSpec& layer, const MixerOp& op,
                                                  double sequences, const NewTokens& span);
-/// Attention over the latent entries that an index chooses, of `sequences` sequences with `tokens`
-/// new tokens each to `attended` entries; nullopt for layers of another kind: no timings of their
-/// kernels are published.
+/// Attention over the latent entries chosen by an index, for `sequences` sequences with `tokens`
+/// new tokens each, to `attended` entries; nullopt for layers of another kind, whose kernels have
+/// no published timings.
 [[nodiscard]] std::optional<KernelUse> sparse_decode_use(const AttentionSpec& attention,
                                                          double sequences, double tokens,
                                                          double attended, Dtype compute, Dtype kv);
-/// The same of `pieces` equal pieces of prompts, which go through whole lists of entries.
+/// The same for `pieces` equal pieces of prompts, whose kernel processes whole lists of entries.
 [[nodiscard]] std::optional<KernelUse> sparse_prompt_use(const Stack& stack,
                                                          const AttentionSpec& attention,
                                                          const NewTokens& piece, double pieces,
                                                          Dtype compute, Dtype kv);
 
-/// The piece of a prompt's attention that takes `tokens` of it after `before` others.
+/// Returns the piece of a prompt's attention that covers `tokens` tokens after `before` others.
 [[nodiscard]] KernelCall prompt_piece(const KernelCall& call, double tokens, double before);
 
-/// Calls `visit(how many, call)` for calls that represent all calls of the use: equal ones once;
-/// many pieces of a prompt in equal groups of neighbours, each by its middle one. (Query, key)
-/// pairs, which are linear in the cached length, sum to those of the whole prompt.
+/// Calls `visit(count, call)` for calls that represent all calls of the use: equal calls once; many
+/// pieces of a prompt in equal groups of neighbours, each represented by its middle one. (Query,
+/// key) pairs, which are linear in the cached length, sum to those of the whole prompt.
 template <class Visit>
 void visit_calls(const KernelUse& use, Visit&& visit) {
   constexpr double kMaxGroups = 8;
@@ -95,9 +96,9 @@ void visit_calls(const KernelUse& use, Visit&& visit) {
   if (rest > 0) visit(use.times, prompt_piece(use.call, rest, pieces * use.chunk));
 }
 
-/// Time of all its calls, µs.
+/// Returns the time of all its calls, µs.
 [[nodiscard]] double microseconds(const KernelChoice& choice, const KernelUse& use);
-/// One call that represents all: for pieces, a whole one with their mean cached length.
+/// Returns one call that represents all: for pieces, a whole one with their mean cached length.
 [[nodiscard]] KernelCall typical_call(const KernelUse& use);
 
 }  // namespace kvsim

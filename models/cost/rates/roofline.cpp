@@ -20,7 +20,7 @@ std::vector<Seconds> durations_of(const OpGraph& graph, const Roofline& roofline
   return durations;
 }
 
-constexpr double kDeviations = 1.645;  // standard deviations of a 90 % interval
+constexpr double kDeviations = 1.645;  // standard deviations for a 90 % interval
 
 }  // namespace
 
@@ -36,12 +36,12 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
       calibration_{calibration} {
   attention_flops_ = stack.attention_per_clock * sm_clocks_;
   prompt_attention_flops_ = stack.prompt_attention_per_clock * sm_clocks_;
-  // NVLink's figure is of both directions together.
+  // The NVLink rate is the sum of both directions.
   peer_link_ = gpu.nvlink ? gpu.nvlink->count() / 2 : gpu.pcie.count();
   const bool network = stack.exchange_rate.count() > 0;
   exchange_link_ = network ? stack.exchange_rate.count() : peer_link_;
   exchange_latency_ = network ? stack.exchange_latency.count() : collective_latency_;
-  // Fitted kernels leave the other operators to the stack's profile.
+  // With fitted kernels, other operators use the stack's profile.
   const bool nominal = calibration.id == Calibration{}.id || calibration.kernels != nullptr;
   std::size_t known = 0;
   for (std::size_t i = 0; nominal && i < kOpFamilies; ++i) {
@@ -61,7 +61,7 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
     const auto whose = stack.kernels.find(name_of(static_cast<KernelOp>(i)));
     if (whose == stack.kernels.end()) continue;
     stacks_[i] = whose->second;
-    // An engine's own kernels are those of its version.
+    // An engine uses the kernels of its own version.
     const bool own = !stack.version.empty() && stack.name.starts_with(whose->second);
     if (own) stacks_[i] += "-" + stack.version;
   }
@@ -102,12 +102,12 @@ const KernelChoice* Roofline::kernel(const Op& op) const {
   if (!op.kernel || is_clocked(op)) return nullptr;
   const auto family = static_cast<std::size_t>(op_of(op.kernel->call));
   if (stacks_[family].empty()) return nullptr;
-  // Engines have kernels of sums; other collectives are NCCL's.
+  // Engines have all-reduce kernels; other collectives use NCCL.
   const auto* collective = std::get_if<CollectiveCall>(&op.kernel->call);
   const bool by_nccl = collective != nullptr && collective->kind != CollectiveKind::kAllReduce;
   Last& last = by_nccl ? last_nccl_ : last_[family];
   if (last.format != op.kernel->format) {
-    // "*": the stack whose kernels are known best.
+    // "*": the stack with the best-known kernels.
     const std::string_view whose = by_nccl                  ? std::string_view{"nccl"}
                                    : stacks_[family] == "*" ? std::string_view{}
                                                             : std::string_view{stacks_[family]};
@@ -126,11 +126,11 @@ constexpr std::size_t kShort = 1024;
 constexpr double kFewRows = 1024;
 constexpr std::size_t kLong = 64;
 
-// Rows, widths and bytes; fractions need not distinguish calls.
+// Rows, widths and bytes; fractions are not needed to distinguish calls.
 std::uint64_t whole(double x) { return static_cast<std::uint64_t>(x); }
 
 constexpr std::uint64_t kMix =
-    0x9E3779B97F4A7C15U;  // odd, its bits spread: 2^64 over the golden ratio
+    0x9E3779B97F4A7C15U;  // 2^64 over the golden ratio, odd, with well-distributed bits
 
 std::uint64_t hash_of(const GemmCall& call) {
   return ((whole(call.m) * kMix ^ whole(call.n)) * kMix ^ whole(call.k)) * kMix;
@@ -231,7 +231,7 @@ std::string_view name_of(Bound bound) {
 std::vector<OpCost> explain(const Step& step, const Roofline& roofline) {
   std::vector<OpCost> lines;
   for (const Segment& segment : step.segments) {
-    // Equal operators of one graph are calls, equal calls of several graphs are layers.
+    // Equal operators of one graph count as calls, equal calls of several graphs as layers.
     std::vector<OpCost> once;
     for (OpIndex i = 0; i < segment.graph->size(); ++i) {
       const Op& op = segment.graph->op(i);
@@ -287,7 +287,7 @@ std::optional<Interval> time_interval(const Step& step, const Roofline& roofline
       high += (interval.high - line.time).count();
     }
   };
-  std::vector<std::pair<const KernelChoice*, Spread>> kernels;  // in the order they are met
+  std::vector<std::pair<const KernelChoice*, Spread>> kernels;  // in order of occurrence
   std::array<Spread, kOpFamilies> families{};
   const auto of_kernel = [&](const KernelChoice* choice) -> Spread& {
     const auto found = std::find_if(kernels.begin(), kernels.end(),

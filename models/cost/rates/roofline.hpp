@@ -18,36 +18,36 @@
 
 namespace kvsim {
 
-/// What sets an operator's time: the largest of its arithmetic, its traffic and its launches.
+/// The bottleneck of an operator: the largest of its arithmetic, its traffic and its launches.
 enum class Bound : std::uint8_t { kCompute, kMemory, kLaunch };
 [[nodiscard]] std::string_view name_of(Bound bound);
 
-/// A GPU, a stack and a calibration reduced to the rates an operator's time needs.
+/// A GPU, a stack and a calibration reduced to the rates that determine an operator's time.
 ///
 ///   time = launches * overhead + max(flops / (peak * e_f), bytes / (bandwidth * e_b)) / fill
 ///
 /// or, on a stack that does not overlap them, the sum of arithmetic and traffic; with fill = min(1,
-/// blocks / processors) where the operator has few independent blocks. Left out: dependence of the
-/// efficiencies on the operator's size, caches, clocks under load. A calibration gives the
-/// efficiencies; without one they are those of the stack's profile. Collectives take the stack's
-/// latency and the link between GPUs: NVLink, or PCIe where there is none.
+/// blocks / processors) if the operator has few independent blocks. Not modelled: dependence of the
+/// efficiencies on the operator's size, caches, clocks under load. Efficiencies are those of the
+/// calibration, or of the stack's profile without one. Collectives use the stack's latency and the
+/// link between GPUs: NVLink, or PCIe without NVLink.
 ///
-/// An operator that says which kernel it is takes that kernel's fitted form instead, launch
-/// included, where the calibration has kernels and the stack names whose they are.
+/// An operator with a known kernel is timed by that kernel's fitted form instead, including launch,
+/// if the calibration has kernels and the stack specifies whose kernels it uses.
 class Roofline {
  public:
-  /// GPU and stack outlive it. Not for several threads at once.
+  /// GPU and stack must outlive it. Not thread-safe.
   Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibration);
 
   [[nodiscard]] Seconds time(const Op& op) const;
-  /// The terms of an operator's time, by data sheet, calibration and stack.
+  /// The terms of an operator's time, from data sheet, calibration and stack.
   struct Rates {
     FlopsPerSecond flops;  // of the operator's format
     BytesPerSecond bandwidth;
-    double flops_reached = 1;  // shares that the calibration leaves of both
+    double flops_reached = 1;  // fractions of both rates, from the calibration
     double bandwidth_reached = 1;
     double fill = 1;
-    Seconds overhead;  // of a launch
+    Seconds overhead;  // per launch
   };
   [[nodiscard]] Rates rates(const Op& op) const;
   /// Factors such that time = fixed + max(flops * per_flop, bytes * per_byte).
@@ -55,7 +55,7 @@ class Roofline {
     double fixed = 0;
     double per_flop = 0;
     double per_byte = 0;
-    bool adds = false;  // arithmetic and traffic one after the other
+    bool adds = false;  // arithmetic and traffic do not overlap
     [[nodiscard]] double at(double flops, double bytes) const {
       const double arithmetic = flops * per_flop;
       const double traffic = bytes * per_byte;
@@ -64,23 +64,23 @@ class Roofline {
   };
   [[nodiscard]] Terms terms(const Op& op) const;
   [[nodiscard]] Bound bound(const Op& op) const;
-  /// Its arithmetic at the data sheet's rate of the format it computes in.
+  /// Returns the time of the arithmetic at the data sheet's rate of its format.
   [[nodiscard]] Seconds at_peak(const Op& op) const {
     return Seconds{op.flops.count() / flop_rate_[static_cast<std::size_t>(op.dtype)]};
   }
-  /// The fitted kernel that times `op`; null: the roofline does.
+  /// Returns the fitted kernel that times `op`; null if the roofline does.
   [[nodiscard]] const KernelChoice* kernel(const Op& op) const;
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
-  /// Keeps the times of fitted matrix products and streams of few rows: those of decode steps come
-  /// again with every prompt, method and layer. What time() gives stays the same.
+  /// Caches the times of fitted matrix products and streams of few rows: those of decode steps
+  /// recur with every prompt, method and layer. The results of time() are unchanged.
   void remember_calls();
-  /// The stack names neither kernels nor shares of the data sheet: times are a bound without
-  /// measurements, and have no interval.
+  /// Whether the stack specifies neither kernels nor fractions of the data sheet: times are then a
+  /// bound without measurements, and have no interval.
   [[nodiscard]] bool is_bound() const { return is_bound_; }
 
  private:
-  /// Of attention that its instructions hold up, which reads the cache while it computes: what it
-  /// does in a second, whatever kernels were measured; 0: of other operators.
+  /// Operations per second of attention that is limited by its instructions and reads the cache
+  /// while it computes, regardless of measured kernels; 0 for other operators.
   [[nodiscard]] double clocked_flops(const Op& op) const {
     return op.family == OpFamily::kDecodeAttention    ? attention_flops_
            : op.family == OpFamily::kPrefillAttention ? prompt_attention_flops_
@@ -95,7 +95,7 @@ class Roofline {
   double processors_ = 0;
   double launch_overhead_ = 0;
   const Gpu* gpu_ = nullptr;
-  // Stack and version of the kernels; empty: none of the family.
+  // Stack and version of the kernels; empty: none for the family.
   std::array<std::string, kKernelOps> stacks_{};
   // The last choice of each family: a step uses few formats.
   struct Last {
@@ -113,19 +113,19 @@ class Roofline {
   template <class Call>
   [[nodiscard]] static double known_us(std::vector<Known<Call>>& all, const KernelChoice& choice,
                                        const Call& call);
-  mutable std::vector<Known<GemmCall>> products_;  // by a hash; empty: none are kept
+  mutable std::vector<Known<GemmCall>> products_;  // by hash; empty: caching is off
   mutable std::vector<Known<ElementwiseCall>> streams_;
   double collective_latency_ = 0;
   bool adds_ = false;
   double sm_clocks_;                   // of all SMs together, Hz
-  double attention_flops_ = 0;         // clocked_flops of decoding,
-  double prompt_attention_flops_ = 0;  // and of prompts
+  double attention_flops_ = 0;         // clocked_flops of decoding
+  double prompt_attention_flops_ = 0;  // clocked_flops of prompts
   bool is_bound_ = false;
-  std::array<ReachedRates, kOpFamilies> reached_{};  // where the calibration is nominal
+  std::array<ReachedRates, kOpFamilies> reached_{};  // used if the calibration is nominal
   Calibration calibration_;
 };
 
-/// Time, work and traffic of one graph run once.
+/// Time, work and traffic of one run of a graph.
 struct GraphCost {
   Seconds time{};
   double flops = 0;
@@ -134,7 +134,7 @@ struct GraphCost {
 };
 [[nodiscard]] GraphCost evaluate(const OpGraph& graph, const Roofline& roofline);
 
-/// A whole step: its segments one after another, then the host's own time, whichever is longer.
+/// A whole step: its consecutive segments, or the host's time, whichever is longer.
 struct StepCost {
   Seconds device;
   Seconds host;
@@ -146,23 +146,23 @@ struct StepCost {
 };
 [[nodiscard]] StepCost evaluate(const Step& step, const Roofline& roofline);
 
-/// One line of an explanation: equal operators in all layers that run them.
+/// One line of an explanation: equal operators in all layers with them.
 struct OpCost {
   Op op;                    // one of them
-  std::int32_t layers = 0;  // that run it; 0: it is outside the layers
-  std::int32_t calls = 1;   // in each of these, or in the step
-  Seconds time{};           // of all together
+  std::int32_t layers = 0;  // layers with it; 0: it is outside the layers
+  std::int32_t calls = 1;   // per layer, or per step
+  Seconds time{};           // of all calls
   Bound bound = Bound::kMemory;
   [[nodiscard]] std::int64_t times() const { return std::int64_t{layers > 0 ? layers : 1} * calls; }
 };
-/// A step operator by operator, in the order of the first of each kind. Their times sum to the
-/// device's: every operator runs on one stream.
+/// Lists a step's operators in the order of the first of each kind. Their times sum to the device's
+/// time: every operator runs on one stream.
 [[nodiscard]] std::vector<OpCost> explain(const Step& step, const Roofline& roofline);
 
 /// The 90 % interval of the step's time, from the residuals of each operator's time: errors of one
 /// kernel or family are assumed equal in all its calls, those of different ones independent.
-/// nullopt if a family with time has no residual, or the stack is only a bound. The host's time,
-/// and the time between steps, have the calibration's residual of the host.
+/// nullopt if a family with time has no residual, or if the stack is only a bound. The host's time,
+/// and the time between steps, use the calibration's residual of the host.
 struct Interval {
   Seconds low;
   Seconds high;

@@ -23,11 +23,11 @@ namespace kvsim {
 namespace {
 
 constexpr std::string_view kSchema = "kvsim.residuals/2";
-constexpr double kMaxError = 20;  // e^20: no measured time is so far from any prediction
+constexpr double kMaxError = 20;  // e^20: no measured time is this far from a prediction
 
 double deviate(double share) { return boost::math::erf_inv(2 * share - 1) * std::sqrt(2.0); }
 
-/// Where a straight line through the two points is at `x`; a vertical one is at its middle.
+/// Returns the value at `x` of the line through two points; for a vertical line its midpoint.
 double on_line(double x, double x0, double y0, double x1, double y1) {
   return x1 > x0 ? y0 + (y1 - y0) * (x - x0) / (x1 - x0) : 0.5 * (y0 + y1);
 }
@@ -82,7 +82,7 @@ bool is_side(const Response::Side& side) {
          changes.front() >= 0 && std::is_sorted(changes.begin(), changes.end());
 }
 
-/// A straight piece of a side: offset + slope x error from the error before up to `end`.
+/// A linear piece of a side: offset + slope x error, from the previous error up to `end`.
 struct Piece {
   double offset, slope, end;
   [[nodiscard]] double at(double error, double floor) const {
@@ -90,8 +90,8 @@ struct Piece {
   }
 };
 
-/// Beyond the last point the slope is at most 1: in a run that saturates, times to first tokens
-/// grow about as the times of iterations do.
+/// Beyond the last point the slope is at most 1: in a saturated run, times to first tokens grow
+/// roughly in proportion to iteration times.
 std::vector<Piece> pieces_of(const Response::Side& side) {
   std::vector<Piece> out;
   double error = 0, change = 0, slope = 0;
@@ -114,7 +114,7 @@ Response::Response(Side up, Side down) : up_{std::move(up)}, down_{std::move(dow
 }
 
 Response Response::linear(double slope) {
-  // Two points, so that slopes above 1 go on to the largest error that is considered.
+  // Two points, so that slopes above 1 continue to the largest considered error.
   const Side side{.errors = {1, kMaxError}, .changes = {slope, slope * kMaxError}};
   return {side, side};
 }
@@ -139,7 +139,7 @@ double Response::error(double change, double floor) const {
     const double root = (std::sqrt(std::max(0.0, b * b - a * c)) - b) / a;
     return std::copysign(std::clamp(root, 0.0, kMaxError), change);
   }
-  return std::copysign(kMaxError, change);  // no error moves it so far
+  return std::copysign(kMaxError, change);  // no error changes it this much
 }
 
 double Response::slope() const {

@@ -8,7 +8,7 @@
 
 namespace kvsim::hf {
 
-/// Whose way of writing down experts the file follows.
+/// The convention for experts that the configuration follows.
 enum class Experts : std::uint8_t { kNone, kMixtral, kGptOss, kQwen2, kQwen3, kDeepSeek };
 
 struct Block {
@@ -19,10 +19,10 @@ struct Block {
 /// The feed-forward block of each layer: dense, or routed to experts.
 class Blocks {
  public:
-  /// Errors: InputError.
+  /// Throws InputError.
   Blocks(const Field& config, Experts experts, std::int32_t d_model);
 
-  /// Each routed expert has a bias that balances the load (DeepSeek-V3, GLM-4.5).
+  /// Adds one load-balancing bias per routed expert (DeepSeek-V3, GLM-4.5).
   void add_router_bias() { sparse_.extra += sparse_.mlp.n_experts; }
 
   [[nodiscard]] const Block& of(std::int32_t layer) const;

@@ -13,7 +13,7 @@
 namespace kvsim::hf {
 namespace {
 
-/// Refuses layers that are not of latent attention.
+/// Rejects layers without latent attention.
 void check_layer_types(const Field& config, std::int32_t n_layers) {
   const auto types = config.find("layer_types");
   if (!types) return;
@@ -26,8 +26,8 @@ void check_layer_types(const Field& config, std::int32_t n_layers) {
   }
 }
 
-/// Which layers compute their own index; empty: the file has no index. GLM-5.2 names a layer's
-/// indexer "full" or "shared".
+/// Returns the layers that compute their own index; empty if the file has no index. GLM-5.2 marks a
+/// layer's indexer as "full" or "shared".
 std::vector<bool> own_indexers(const Field& config, std::int32_t n_layers) {
   if (!config.has("index_topk")) return {};
   std::vector<bool> out(static_cast<std::size_t>(n_layers), true);
@@ -57,7 +57,7 @@ Llm read_deepseek(const Field& config, bool router_bias) {
   const FeedForward blocks = read_feed_forward(config, n_layers);
   const std::vector<bool> indexers = own_indexers(config, n_layers);
   if (!indexers.empty()) {
-    // Index queries are made from the low-rank queries.
+    // Index queries are computed from the low-rank queries.
     attention.q_lora_rank = count(config.at("q_lora_rank"), 1, kLargestWidth);
     attention.index = read_index(config);
   }
@@ -88,7 +88,7 @@ Llm read_deepseek(const Field& config, bool router_bias) {
 Llm read_deepseek_v2(const Field& config) { return read_deepseek(config, false); }
 Llm read_deepseek_v3(const Field& config) { return read_deepseek(config, true); }
 
-/// Kimi-Linear and K3: Kimi delta attention in the layers that `linear_attn_config` names, latent
+/// Kimi-Linear and K3: Kimi delta attention in the layers listed in `linear_attn_config`, latent
 /// attention in the others.
 Llm read_kimi_linear(const Field& config) {
   Llm llm = read_outline(config, false);
@@ -109,7 +109,7 @@ Llm read_kimi_linear(const Field& config) {
   state.gate_rank = full_rank ? 0 : state.value_dim;
   const std::int64_t width = std::int64_t{state.n_heads} * state.value_dim;
 
-  // Layers count from one here.
+  // Layers are counted from one here.
   std::vector<bool> is_full(static_cast<std::size_t>(n_layers), false);
   const Field full = linear.at("full_attn_layers");
   for (const Field& layer : full.items()) {
@@ -140,8 +140,8 @@ Llm read_kimi_linear(const Field& config) {
       llm.extra_parameters += latent_norms(attention);
     } else {
       layer.state = state;
-      // Decay of each head and step bias of each channel, and the norm on the output. The former
-      // and the convolutions are stored in fp32.
+      // Decay per head, step bias per channel, and the norm on the output. Decay, step bias and the
+      // convolutions are stored in fp32.
       const std::int64_t steps = state.n_heads + width;
       llm.extra_parameters += steps + state.value_dim;
       llm.extra_bytes += 2 * (steps + 3 * width * state.conv_kernel);
@@ -150,15 +150,15 @@ Llm read_kimi_linear(const Field& config) {
   }
   llm.extra_parameters += d;
   if (config.has("attn_res_block_size")) {
-    // Residual vectors: two of attention and two of the feed-forward block in each layer, and two
-    // at the end.
+    // Residual vectors: two for attention and two for the feed-forward block per layer, and two at
+    // the end.
     llm.extra_parameters += (4 * std::int64_t{n_layers} + 2) * d;
   }
   return llm;
 }
 
-/// DeepSeek-V4: sliding windows and compressed entries, hyper-connections, and experts that a table
-/// assigns by token in the first layers.
+/// DeepSeek-V4: sliding windows and compressed entries, hyper-connections, and experts that are
+/// assigned by token id from a table in the first layers.
 Llm read_deepseek_v4(const Field& config) {
   Llm llm = read_outline(config, false);
   const std::int64_t d = llm.d_model;
@@ -178,7 +178,7 @@ Llm read_deepseek_v4(const Field& config) {
   attention.window = count(config.at("sliding_window"), 1, kMaxPositions);
   const IndexSpec index = read_index(config);
 
-  // One ratio for each layer, and for those that predict further tokens.
+  // One ratio per layer, followed by those of prediction layers.
   const Field list = config.at("compress_ratios");
   const std::vector<Field> ratios = list.items();
   const std::int32_t n_mtp = count_or(config, "num_nextn_predict_layers", 0, 0, kMaxLayers);
@@ -193,7 +193,7 @@ Llm read_deepseek_v4(const Field& config) {
     LayerSpec layer{.attention = attention, .mlp = blocks.of(l)};
     AttentionSpec& a = layer.attention;
     a.ratio = count(ratios[static_cast<std::size_t>(l)], 0, kMaxPositions);
-    // The ratio that overlaps is the one with an index (inference/model.py of the release).
+    // Only the overlapping ratio has an index (inference/model.py of the release).
     constexpr std::int32_t kIndexedRatio = 4;
     if (a.ratio == kIndexedRatio) a.index = index;
     llm.extra_parameters += 2 * d + a.q_lora_rank + a.head_dim;

@@ -47,8 +47,8 @@ constexpr std::array kMemoryKeys{
     MemoryKey{"swa_num_key_value_heads", "another head count in sliding layers"},
 };
 
-// Parts of names that sizes of caches and weights have, and the keys with such a part that a reader
-// reads or that change neither.
+// Parts of names of sizes of caches and weights, and the keys with such a part that a reader uses
+// or that change neither.
 constexpr std::array<std::string_view, 20> kSizeWords{
     "cache", "chunk", "compress", "conv", "expert", "head", "index", "kv",     "latent", "layer",
     "mamba", "rank",  "shared",   "size", "sparse", "ssm",  "state", "window", "_dim",   "width"};
@@ -280,7 +280,7 @@ const std::vector<Family>& table() {
        .checkpoint = {.renames = {{"mlp.", "ffn."}},
                       .has_e8m0_scales = true,
                       .expert_format = "mxfp4"}},
-      // The release's own inference code, whose experts are fp8 unless `expert_dtype` says fp4.
+      // The release's own inference code, whose experts are fp8 unless `expert_dtype` is fp4.
       {.model_type = "deepseek_ref",
        .architectures = {"DeepseekV4ForCausalLM"},
        .read = read_deepseek_v4,
@@ -350,7 +350,8 @@ const std::vector<Family>& table() {
        .architectures = {"MiMoV2ForCausalLM", "MiMoV2FlashForCausalLM"},
        .aliases = {"mimo_v2_flash"},
        .read = read_mimo_v2,
-       // The chunk size of these files repeats the window's: hybrid_layer_pattern names windows.
+       // The chunk size in these files repeats the window's; hybrid_layer_pattern defines the
+       // windows.
        .reads = {"attention_chunk_size", "hybrid_layer_pattern", "swa_head_dim",
                  "swa_num_key_value_heads"}},
       {.model_type = "minimax_m2",

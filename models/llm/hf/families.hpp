@@ -15,31 +15,31 @@ namespace kvsim::hf {
 
 struct Family {
   std::string_view model_type;
-  /// Names of its class in `architectures`, and other model types of the same layers.
+  /// Class names in `architectures`, and other model types with the same layers.
   std::vector<std::string_view> architectures{};
   std::vector<std::string_view> aliases{};
-  /// Fills all but name, model_type, source and published formats. Errors: InputError.
+  /// Fills everything except name, model_type, source and published formats. Throws InputError.
   Llm (*read)(const Field& config) = nullptr;
-  /// Keys that it reads among those that change a cache or weights: memory_keys(), and others
-  /// whose names are those of sizes.
+  /// Keys that `read` uses among those that change a cache or weights: memory_keys(), and other
+  /// keys that are named like sizes.
   std::vector<std::string_view> reads{};
   CheckpointTraits checkpoint{};
 };
 [[nodiscard]] std::span<const Family> families();
-/// The family whose model type, alias or class is `word`; null: none.
+/// Returns the family whose model type, alias or class is `word`; null if there is none.
 [[nodiscard]] const Family* find_family(std::string_view word);
 
-/// A key that changes what a layer caches or weighs, and what it means.
+/// A key that changes a layer's cache or weights, and its meaning.
 struct MemoryKey {
   std::string_view key;
   std::string_view meaning;
 };
 [[nodiscard]] std::span<const MemoryKey> memory_keys();
-/// Whether a key that no reader knows is named like a size of caches or weights.
+/// Whether a key that no reader uses is named like a size of caches or weights.
 [[nodiscard]] bool may_change_memory(std::string_view key);
 
 /// Families of files in models/llm/hf/family, each of which defines `Family NAME_family()`; the
-/// build makes the list from the names of the files.
+/// build generates the list from the file names.
 [[nodiscard]] std::vector<Family> families_of_files();
 
 // Readers of the other families.

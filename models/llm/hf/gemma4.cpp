@@ -12,7 +12,7 @@ namespace kvsim::hf {
 namespace {
 
 /// Marks the last `num_kv_shared_layers` layers as readers of the last own cache of their kind.
-/// `otherwise`: their number where the file has none. Returns the first of them.
+/// `otherwise`: their number if the file has none. Returns the first of them.
 std::int32_t first_shared(const Field& config, std::int64_t otherwise, std::int32_t n_layers) {
   const std::int32_t shared = count_or(config, "num_kv_shared_layers", otherwise, 0, kMaxLayers);
   if (shared >= n_layers) {
@@ -42,7 +42,7 @@ Llm read_gemma4(const Field& config) {
   const bool is_wide = flag(config, "use_double_wide_mlp", false);
   const std::int32_t d_ff = count(config.at("intermediate_size"), 1, kLargestFfn / 2);
   MlpSpec experts;
-  if (has_experts) {  // next to the dense block, which every token passes as well
+  if (has_experts) {  // in addition to the dense block, which every token visits
     experts = read_feed_forward(config, n_layers).sparse;
     experts.shared_d_ff = d_ff;
   }
@@ -60,10 +60,10 @@ Llm read_gemma4(const Field& config) {
     layer.mlp = has_experts ? experts : MlpSpec{.d_ff = is_wide && is_shared ? 2 * d_ff : d_ff};
     // Norms before and after both blocks, norms on queries and keys, and a scale of the layer.
     llm.extra_parameters += 4 * d + (is_shared ? 1 : 2) * layer.attention.head_dim + 1;
-    // Three norms around the experts, the router's scale and a scale of each expert.
+    // Three norms around the experts, the router's scale and a scale per expert.
     if (has_experts) llm.extra_parameters += 3 * d + d + experts.n_experts;
     if (per_layer > 0) {
-      // The gate and the projection of the layer's own embedding, and a norm.
+      // The gate and the projection of the layer's embedding, and a norm.
       llm.extra_parameters += 2 * d * per_layer + d;
       llm.extra_active_parameters += 2 * d * per_layer;
     }
@@ -80,7 +80,7 @@ Llm read_gemma4(const Field& config) {
   return llm;
 }
 
-/// Gemma 3n. Its files leave out what equals the defaults of Gemma3nTextConfig.
+/// Reads Gemma 3n. Its files omit values equal to the defaults of Gemma3nTextConfig.
 Llm read_gemma3n(const Field& config) {
   Llm llm;
   llm.d_model = count_or(config, "hidden_size", 2048, 1, kLargestWidth);
@@ -118,11 +118,11 @@ Llm read_gemma3n(const Field& config) {
     layer.attention.window = windows[static_cast<std::size_t>(l)];
     layer.attention.shares_cache = l >= shared;
     layer.mlp.d_ff = widths[static_cast<std::size_t>(l)];
-    // LAuReL's two matrices; the gate and projection of the layer's own embedding; AltUp's
-    // prediction, correction and router.
+    // LAuReL's two matrices; the gate and projection of the layer's embedding; AltUp's prediction,
+    // correction and router.
     const std::int64_t matrices = 2 * d * laurel + 2 * d * per_layer + streams * streams * streams +
                                   streams * streams + d * streams;
-    // Norms around both blocks, LAuReL's, AltUp's router's, the embedding's, those on queries and
+    // Norms around both blocks, of LAuReL, of AltUp's router, of the embedding, on queries and
     // keys, and the scale of the corrected output.
     llm.extra_parameters += matrices + 7 * d + 2 * std::int64_t{attention.head_dim} + d;
     llm.extra_active_parameters += matrices;

@@ -1,4 +1,4 @@
-// GPT-2 and what is built like it: LayerNorm with bias, ungated blocks.
+// GPT-2 and models with the same structure: LayerNorm with bias, ungated blocks.
 
 #include "models/llm/hf/families.hpp"
 #include "models/llm/hf/keys.hpp"
@@ -6,7 +6,7 @@
 namespace kvsim::hf {
 namespace {
 
-/// What the older families share: LayerNorm with bias, an ungated block of `d_ff`.
+/// Common settings of the older families: LayerNorm with bias, an ungated block of `d_ff`.
 struct Plain {
   std::int64_t norms_per_layer = 2;
   std::int64_t bias_per_layer = 0;
@@ -136,7 +136,7 @@ Llm read_falcon(const Field& config) {
   if (new_decoder) {
     set_kv_heads(attention, any_of(config, {"num_kv_heads", "n_head_kv"}));
   } else if (flag(config, "multi_query", true)) {
-    attention.n_kv_heads = 1;  // whatever num_kv_heads says: Falcon-7B's file says 71
+    attention.n_kv_heads = 1;  // regardless of num_kv_heads: it is 71 in Falcon-7B's file
   }
   const std::int32_t d_ff = ffn_or_four_widths(config, {"ffn_hidden_size"}, llm.d_model);
   std::int64_t norms = 2;

@@ -1,6 +1,6 @@
 // Reads Hugging Face `config.json` files. Keys that determine the size of a cache or of the weights
-// are read per family (models/llm/hf), as the family's modelling code does it; every other key of
-// these files is ignored. docs/models.md lists the families.
+// are read per family (models/llm/hf), as in the family's modelling code; all other keys of these
+// files are ignored. docs/models.md lists the families.
 
 #include <algorithm>
 #include <array>
@@ -21,16 +21,16 @@
 namespace kvsim {
 namespace {
 
-// Reads a file as one of a family that its model_type does not name.
+// Reads a file as a family other than that of its model_type.
 constexpr std::string_view kFamilyKey = "kvsim_family";
 
-/// Whether a key says that there is nothing of its kind.
+/// Whether a key's value means that the feature is absent.
 bool says_nothing(const nlohmann::json& value) {
   return value.is_null() || value == false || value == 0 ||
          ((value.is_array() || value.is_object()) && value.empty());
 }
 
-/// Refuses keys that change caches or weights and that the family's reader does not read.
+/// Rejects keys that change caches or weights but are not read by the family's reader.
 void refuse_what_is_not_modelled(const Field& config, const hf::Family* family) {
   for (const hf::MemoryKey& key : hf::memory_keys()) {
     const auto found = config.find(key.key);
@@ -77,7 +77,7 @@ std::int32_t positions_with_rope_scaling(const Field& config, const Llm& llm) {
   return static_cast<std::int32_t>(scaled);
 }
 
-/// Names the keys that are missing to read an unknown family.
+/// Throws an error with the missing keys of an unknown family.
 [[noreturn]] void refuse_family(const Field& config, const Field& at, std::string_view what) {
   const std::string word = at.string();
   std::vector<std::string> given;
@@ -105,8 +105,8 @@ std::int32_t positions_with_rope_scaling(const Field& config, const Llm& llm) {
       missing.empty() ? "nothing" : fmt::format("{}", fmt::join(missing, ", ")), kFamilyKey));
 }
 
-/// The family of a configuration: the one that it requests, else that of the first of its model
-/// types and classes that is known. `outer`: the configuration that wraps it, or itself.
+/// Returns the family of a configuration: the requested one, otherwise the first known one of its
+/// model types and classes. `outer`: the configuration that wraps it, or itself.
 const hf::Family& family_of(const Field& config, const Field& outer,
                             std::vector<std::string>& notes) {
   if (const auto requested = outer.find(kFamilyKey)) {
@@ -135,7 +135,7 @@ const hf::Family& family_of(const Field& config, const Field& outer,
   refuse_family(config, *first_class, "architecture");
 }
 
-/// The language model inside a configuration that wraps it with a vision or audio tower; none: the
+/// Returns the language model inside a configuration with a vision or audio tower; nullopt if the
 /// configuration is that of a language model.
 std::optional<Field> wrapped_text(const Field& config) {
   for (const char* key : {"text_config", "language_config", "llm_config"}) {
@@ -147,13 +147,13 @@ std::optional<Field> wrapped_text(const Field& config) {
   return std::nullopt;
 }
 
-/// The inner configuration with the keys that writers put at either level.
+/// Returns the inner configuration with the keys that may be at either level.
 Field with_outer_keys(const Field& text, const Field& outer) {
   nlohmann::json merged = text.raw();
   bool is_same = true;
   for (const char* key : {"tie_word_embeddings", "dtype", "torch_dtype", "vocab_size",
                           "quantization_config", "expert_dtype"}) {
-    // One spelling of the dtype inside counts, whichever is outside.
+    // An inner dtype takes precedence, under either of its key names.
     const bool is_dtype = std::string_view{key}.ends_with("dtype") && key[0] != 'e';
     if (is_dtype && (text.has("dtype") || text.has("torch_dtype"))) continue;
     if (text.has(key) || !outer.has(key)) continue;
@@ -163,7 +163,7 @@ Field with_outer_keys(const Field& text, const Field& outer) {
   return is_same ? text : Field::wrap(std::move(merged), text.place());
 }
 
-/// Layers that predict further tokens are announced by files whose weights may not have them.
+/// Files may declare prediction layers whose weights are not in the checkpoint.
 void note_prediction_layers(const Field& config, Llm& llm) {
   for (const char* key : {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"}) {
     const auto layers = config.find(key);
@@ -177,7 +177,7 @@ void note_prediction_layers(const Field& config, Llm& llm) {
   }
 }
 
-/// Keys that no reader knows and whose names are those of sizes.
+/// Notes keys that no reader uses and that are named like sizes.
 void note_unknown_keys(const Field& config, const hf::Family& family, Llm& llm) {
   constexpr std::size_t kMaxNames = 16, kLongestName = 40;
   std::vector<std::string> unknown;
@@ -198,7 +198,7 @@ void note_unknown_keys(const Field& config, const hf::Family& family, Llm& llm) 
                                   more > 0 ? fmt::format(", and {} more", more) : ""));
 }
 
-// Architectures with this encoder. Their image processors pass on up to 4,096 x 4,096 pixels
+// Architectures with this encoder. Their image processors accept up to 4,096 x 4,096 pixels
 // (preprocessor_config.json, "longest_edge" 16,777,216).
 constexpr std::array<std::string_view, 4> kArchitectures{
     "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
@@ -207,7 +207,7 @@ constexpr std::int64_t kImagePixels = std::int64_t{4096} * 4096;
 constexpr std::int64_t kLargestPatch = 256;
 constexpr std::int64_t kMaxFrames = 64;
 
-/// The vision encoder of a configuration, if it is one whose sizes are known.
+/// Returns the vision encoder of a configuration, if its sizes are known.
 std::optional<VisionEncoder> read_vision(const Field& config) {
   const auto vision = config.find("vision_config");
   const auto names = config.find("architectures");
@@ -271,7 +271,7 @@ Llm read_hf_config(const Field& config, std::string name,
 Llm read_hf_config_file(const std::filesystem::path& path, std::string name) {
   std::vector<std::filesystem::path> others;
   if (path.filename() == "config.json") {
-    // Of ModelOpt, AutoGPTQ and AutoAWQ.
+    // Files of ModelOpt, AutoGPTQ and AutoAWQ.
     for (const char* file : {"hf_quant_config.json", "quantize_config.json", "quant_config.json"}) {
       others.push_back(path.parent_path() / file);
     }

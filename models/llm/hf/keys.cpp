@@ -32,7 +32,8 @@ double rope_theta(const Field& config, std::initializer_list<std::string_view> k
   for (const std::string_view key : keys) {
     if (const auto theta = config.find(key)) return theta->number(1, kLargest);
   }
-  // Newer files keep it inside; with one set a kind of layer, ours is that of full attention.
+  // Newer files have it inside rope_parameters; with one set per kind of layer, that of full
+  // attention is used.
   if (auto rope = config.find("rope_parameters")) {
     if (const auto full = rope->find("full_attention")) rope = full;
     if (const auto theta = rope->find("rope_theta")) return theta->number(1, kLargest);

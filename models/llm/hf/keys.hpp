@@ -1,6 +1,6 @@
 #pragma once
 
-// How the readers of Hugging Face configurations take single keys. Private to models/llm.
+// Single keys of Hugging Face configurations. Private to models/llm.
 
 #include <cstdint>
 #include <initializer_list>
@@ -11,8 +11,8 @@
 
 namespace kvsim::hf {
 
-// Bounds of what is believed. They keep every count below 2^63 and catch slips of the pen; the
-// largest published models stay a factor of 8 below each.
+// Upper bounds of accepted values. They keep every count below 2^63 and catch typing errors; the
+// largest published models are a factor of 8 below each.
 inline constexpr std::int64_t kMaxLayers = 1024;
 inline constexpr std::int64_t kMaxHeads = 4096;
 inline constexpr std::int64_t kLargestHead = 8192;
@@ -24,25 +24,25 @@ inline constexpr std::int64_t kMaxPositions = 1 << 30;
 inline constexpr std::int64_t kMaxParameters = 1'000'000'000'000'000;
 
 [[nodiscard]] std::int32_t count(const Field& value, std::int64_t low, std::int64_t high);
-/// The same of `config[key]`; `otherwise` where the key is absent or null.
+/// The same for `config[key]`; returns `otherwise` if the key is absent or null.
 [[nodiscard]] std::int32_t count_or(const Field& config, std::string_view key,
                                     std::int64_t otherwise, std::int64_t low, std::int64_t high);
 [[nodiscard]] bool flag(const Field& config, std::string_view key, bool otherwise);
-/// The first of `keys` the file has; its first key, as missing, if it has none.
+/// Returns the first of `keys` in the file; if it has none, the first key, as missing.
 [[nodiscard]] Field any_of(const Field& config, std::initializer_list<std::string_view> keys);
 
-/// Base of the rotary embedding under one of `keys`, or inside `rope_parameters`.
+/// Returns the base of the rotary embedding under one of `keys`, or inside `rope_parameters`.
 [[nodiscard]] double rope_theta(const Field& config, std::initializer_list<std::string_view> keys,
                                 double otherwise);
 
-/// Query heads and head width, common to all families but MLA; as many cached heads as heads. The
-/// width is taken from the first of `head_dim_keys` that is given, else `head_dim_otherwise`, and
-/// only if that is 0 it is d_model / n_heads.
+/// Reads query heads and head width, common to all families except MLA; the number of KV heads
+/// is set to that of query heads. The width is the first given one of `head_dim_keys`, else
+/// `head_dim_otherwise`, and d_model / n_heads only if that is 0.
 [[nodiscard]] AttentionSpec read_heads(const Field& config, const Field& n_heads,
                                        std::int32_t d_model,
                                        std::initializer_list<std::string_view> head_dim_keys,
                                        std::int64_t head_dim_otherwise = 0);
-/// Cached heads from `value`; they must divide the query heads.
+/// Sets the KV heads from `value`; they must divide the query heads.
 void set_kv_heads(AttentionSpec& attention, const Field& value);
 
 [[nodiscard]] inline std::int64_t q_width(const AttentionSpec& a) {

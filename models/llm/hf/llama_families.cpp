@@ -1,4 +1,4 @@
-// Llama and what is built like it: RMSNorm, gated blocks, rotary positions.
+// Llama and models with the same structure: RMSNorm, gated blocks, rotary positions.
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 namespace kvsim::hf {
 namespace {
 
-/// Which linear layers of attention have a bias.
+/// Linear layers of attention with a bias.
 enum class AttentionBias : std::uint8_t {
   kNone,
   kQkv,         // Q, K and V, always (Qwen2)
@@ -25,15 +25,15 @@ struct Traits {
   AttentionBias bias = AttentionBias::kNone;
   Window window = Window::kNone;
   Experts experts = Experts::kNone;
-  bool tied = false;            // where `tie_word_embeddings` is absent
-  std::int64_t vocab_size = 0;  // where `vocab_size` is absent (Gemma 3); 0: it is required
-  std::int64_t head_dim = 0;    // where `head_dim` is absent; 0: d_model / n_heads
-  std::int64_t n_heads = 0;     // where the count of heads is absent; 0: it is required
-  std::int64_t n_kv_heads = 0;  // where that of cached heads is absent; 0: as many as heads
-  std::int64_t positions = 0;   // where max_position_embeddings is absent; 0: it is required
+  bool tied = false;            // if `tie_word_embeddings` is absent
+  std::int64_t vocab_size = 0;  // if `vocab_size` is absent (Gemma 3); 0: it is required
+  std::int64_t head_dim = 0;    // if `head_dim` is absent; 0: d_model / n_heads
+  std::int64_t n_heads = 0;     // if the number of heads is absent; 0: it is required
+  std::int64_t n_kv_heads = 0;  // if the number of KV heads is absent; 0: equal to n_heads
+  std::int64_t positions = 0;   // if max_position_embeddings is absent; 0: it is required
 };
 
-/// Families of the Llama build.
+/// Reads families with Llama's structure.
 Llm read_llama_build(const Field& config, const Traits& traits) {
   Llm llm;
   llm.d_model = count(config.at("hidden_size"), 1, kLargestWidth);
@@ -143,7 +143,7 @@ Llm read_gemma2(const Field& c) {
                               .tied = true,
                               .head_dim = 256});
 }
-// The published files of Gemma 3 leave out what equals the defaults of Gemma3TextConfig.
+// The published files of Gemma 3 omit values equal to the defaults of Gemma3TextConfig.
 Llm read_gemma3(const Field& c) {
   return read_llama_build(c, {.norms_per_layer = 4,
                               .qk_norm = true,

@@ -1,5 +1,5 @@
-// Layers that differ in what they see: MiMo-V2 (two head shapes), Step 3.5, Llama 4 (chunks), and
-// the searched architectures of DeciLM and Nemotron.
+// Layers with different visible tokens: MiMo-V2 (two head shapes), Step 3.5, Llama 4 (chunks), and
+// the architectures of DeciLM and Nemotron from architecture search.
 
 #include <cmath>
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace kvsim::hf {
 
-/// MiMo-V2: full layers, and windows with another number and width of heads.
+/// MiMo-V2: full layers, and window layers with a different number and width of heads.
 Llm read_mimo_v2(const Field& config) {
   Llm llm = read_outline(config, false);
   const std::int64_t d = llm.d_model;
@@ -53,7 +53,7 @@ Llm read_mimo_v2(const Field& config) {
   return llm;
 }
 
-/// Step 3.5 and 3.7: full layers, and windows that may have another number of heads.
+/// Step 3.5 and 3.7: full layers, and window layers that may have a different number of heads.
 Llm read_step3p5(const Field& config) {
   Llm llm = read_outline(config, false);
   const std::int64_t d = llm.d_model;
@@ -97,7 +97,7 @@ Llm read_llama4(const Field& config) {
   const std::int32_t n_layers = read_layer_count(config);
   const AttentionSpec attention = read_grouped_heads(config, llm.d_model);
   const std::int32_t chunk = count_or(config, "attention_chunk_size", 8192, 1, kMaxPositions);
-  // 1 marks a layer with positions, which are the local ones (Llama4TextConfig).
+  // 1 marks a layer with positions, i.e. a local layer (Llama4TextConfig).
   std::vector<bool> is_local;
   const auto types = config.find("layer_types");
   const auto marks = config.find("no_rope_layers");
@@ -118,7 +118,7 @@ Llm read_llama4(const Field& config) {
     for (std::int32_t l = 0; l < n_layers; ++l) is_local.push_back((l + 1) % step != 0);
   }
   FeedForward blocks = read_feed_forward(config, n_layers);
-  blocks.sparse.shared_d_ff = blocks.sparse.d_ff;  // one shared expert of an expert's width
+  blocks.sparse.shared_d_ff = blocks.sparse.d_ff;  // one shared expert, as wide as a routed one
   std::int64_t bias = 0;
   if (flag(config, "attention_bias", false))
     bias = q_width(attention) + 2 * kv_width(attention) + d;
@@ -132,7 +132,8 @@ Llm read_llama4(const Field& config) {
   return llm;
 }
 
-/// DeciLM and Nemotron-NAS: each layer has its own number of heads and width, or neither block.
+/// DeciLM and Nemotron-NAS: each layer has its own number of heads and width, or lacks either
+/// block.
 Llm read_decilm(const Field& config) {
   Llm llm = read_outline(config, false);
   const std::int64_t d = llm.d_model;
@@ -152,7 +153,7 @@ Llm read_decilm(const Field& config) {
     for (const char* key : {"sparsify", "num_sink_tokens"}) {
       if (attention.has(key)) attention.at(key).fail("attention of this kind is not modelled");
     }
-    // A matrix in place of a block.
+    // A matrix instead of a block.
     const auto linear = [&](const Field& part) {
       if (!flag(part, "replace_with_linear", false)) return false;
       llm.extra_parameters += d * d + d;

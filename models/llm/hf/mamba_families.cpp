@@ -16,8 +16,8 @@ std::int64_t conv_channels(const StateSpec& s) {
   return inner_width(s) + 2 * std::int64_t{s.n_groups} * s.key_dim;
 }
 
-/// Vectors of a Mamba 2 block: the convolution's bias, decay, skip and step bias of each head, the
-/// norm before the output projection, biases of both projections.
+/// Vectors of a Mamba 2 block: the convolution's bias, decay, skip and step bias per head, the norm
+/// before the output projection, biases of both projections.
 struct Mamba2Vectors {
   bool conv_bias = true;
   bool norm = true;
@@ -31,7 +31,7 @@ std::int64_t vectors_of(const StateSpec& s, std::int64_t d_model, const Mamba2Ve
   return out;
 }
 
-/// The keys of Granite, Bamba and Falcon-H1. `inner`: channels of all heads.
+/// Reads the keys of Granite, Bamba and Falcon-H1. `inner`: channels of all heads.
 StateSpec read_mamba2(const Field& config, std::int64_t inner) {
   StateSpec s{.kind = StateKind::kMamba2, .dtype = state_dtype(config)};
   s.n_heads = count(config.at("mamba_n_heads"), 1, kMaxHeads);
@@ -56,7 +56,8 @@ Mamba2Vectors read_vectors(const Field& config) {
           .projection_bias = flag(config, "mamba_proj_bias", false)};
 }
 
-/// The blocks of a Nemotron model, one letter for each: M Mamba, * attention, E experts, - dense.
+/// Returns the blocks of a Nemotron model, one letter each: M Mamba, * attention, E experts, -
+/// dense.
 std::string nemotron_blocks(const Field& config, std::int32_t n_layers) {
   if (const auto pattern = config.find("hybrid_override_pattern")) {
     const std::string word = pattern->string();
@@ -92,7 +93,7 @@ std::string nemotron_blocks(const Field& config, std::int32_t n_layers) {
   return blocks;
 }
 
-/// Attention in the layers that a list, or else a period and an offset, name.
+/// Returns the layers with attention, by a list or else by a period and an offset.
 std::vector<bool> attention_layers(const Field& config, std::int32_t n_layers) {
   std::vector<bool> out(static_cast<std::size_t>(n_layers), false);
   for (const char* key : {"layer_types", "layers_block_type"}) {
@@ -123,7 +124,7 @@ std::vector<bool> attention_layers(const Field& config, std::int32_t n_layers) {
 /// Every block is a separate layer: a norm, then Mamba 2, attention, experts or a dense block.
 Llm read_nemotron_h(const Field& config) {
   Llm llm = read_outline(config, false);
-  llm.rope_theta = 0;  // Mamba layers carry the positions
+  llm.rope_theta = 0;  // Mamba layers encode the positions
   const std::int32_t n_layers = read_layer_count(config);
   const std::int64_t d = llm.d_model;
   const std::string blocks = nemotron_blocks(config, n_layers);
@@ -163,8 +164,8 @@ Llm read_nemotron_h(const Field& config) {
   return llm;
 }
 
-/// Granite 4 (GraniteMoeHybrid): Mamba 2 or attention, then experts and a shared block, or only
-/// the latter.
+/// Granite 4 (GraniteMoeHybrid): Mamba 2 or attention, then experts and a shared block, or only the
+/// shared block.
 Llm read_granite_hybrid(const Field& config) {
   Llm llm = read_outline(config, true);
   if (const auto positions = config.find("position_embedding_type")) {

@@ -1,4 +1,4 @@
-// MiniMax-M2 and M3: grouped-query attention, in M3 to the blocks that an index chooses.
+// MiniMax-M2 and M3: grouped-query attention, in M3 restricted to blocks chosen by an index.
 
 #include "models/llm/hf/families.hpp"
 #include "models/llm/hf/keys.hpp"
@@ -7,7 +7,7 @@
 namespace kvsim::hf {
 namespace {
 
-/// Elements of the norms on queries and keys: of all heads, or one head's.
+/// Returns the elements of the norms on queries and keys: over all heads, or one head's.
 std::int64_t qk_norms(const Field& config, const AttentionSpec& a) {
   if (!flag(config, "use_qk_norm", true)) return 0;
   const auto type = config.find("qk_norm_type");

@@ -12,11 +12,11 @@
 namespace kvsim::hf {
 namespace {
 
-// Where a language model's layers are: on its own, and inside a wrapper with a vision tower.
+// Prefixes of a language model's layers: alone, and inside a wrapper with a vision tower.
 constexpr std::array<std::string_view, 6> kRoots{
     "model.", "model.language_model.", "language_model.model.", "", "backbone.", "language_model."};
 
-// Other names of the same weights: fused projections, experts in one tensor, and the words of older
+// Other names of the same weights: fused projections, experts in one tensor, and the names of older
 // families.
 constexpr std::array kOtherNames{Rename{".q_proj", ".qkv_proj"},
                                  Rename{".k_proj", ".qkv_proj"},
@@ -37,14 +37,15 @@ constexpr std::array kOtherNames{Rename{".q_proj", ".qkv_proj"},
                                  Rename{"mlp.down_proj", "mlp.fc2"},
                                  Rename{".shared_experts.", ".shared_expert."}};
 
-/// `name` with the first `from` in it replaced; empty if there is none.
+/// Replaces the first `from` in `name`; empty if there is none.
 std::string renamed(std::string_view name, const Rename& rename) {
   const std::size_t at = name.find(rename.from);
   if (at == std::string_view::npos) return "";
   return fmt::format("{}{}{}", name.substr(0, at), rename.to, name.substr(at + rename.from.size()));
 }
 
-/// `pattern` with `*` for any characters. Iterative: a star tries again one character later.
+/// Matches `pattern`, in which `*` matches any characters. Iterative: backtracking retries the last
+/// star one character later.
 bool glob_matches(std::string_view pattern, std::string_view text) {
   std::size_t p = 0, t = 0, star = std::string_view::npos, retry = 0;
   while (t < text.size()) {
@@ -140,7 +141,7 @@ std::optional<std::int32_t> ModulePattern::only_layer() const {
 }
 
 bool ModulePattern::depends_on_layer() const {
-  // A number of a layer, or a class of characters that may be one.
+  // A layer number, or a character class that may match one.
   return text_.find_first_of("0123456789[?") != std::string::npos ||
          text_.find("\\d") != std::string::npos;
 }

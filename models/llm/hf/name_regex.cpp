@@ -18,7 +18,7 @@ namespace kvsim::hf {
 namespace {
 
 using Bytes = std::bitset<256>;
-using Places = std::vector<std::size_t>;  // positions of a name, its end included, in order
+using Places = std::vector<std::size_t>;  // positions in a name, including its end, in order
 
 constexpr std::size_t kMaxDepth = 8;
 constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
@@ -58,13 +58,13 @@ std::optional<Bytes> class_of(char letter) {
 struct NameRegex::Node {
   enum class Kind : std::uint8_t {
     kBytes,      // one character of `bytes`
-    kSequence,   // `parts` one after the other
+    kSequence,   // `parts` in sequence
     kChoice,     // one of `parts`
     kRepeat,     // parts[0], `min` to `max` times
     kStart,      // the start of the name
     kEnd,        // its end
-    kBoundary,   // between a character of a word and another, or not if `negated`
-    kLookahead,  // where parts[0] matches, or does not if `negated`
+    kBoundary,   // a word boundary, or not if `negated`
+    kLookahead,  // requires a match of parts[0] here, or no match if `negated`
   };
   Kind kind = Kind::kSequence;
   Bytes bytes{};
@@ -129,7 +129,7 @@ class Parser {
         return one;
       }
       if (times > 0) fail();  // "a**"
-      (void)take("?");        // as few as possible: the same names match
+      (void)take("?");        // lazy: the same names match
       Node out{.kind = Kind::kRepeat, .min = min, .max = max};
       out.parts.push_back(std::move(one));
       one = std::move(out);
@@ -202,7 +202,7 @@ class Parser {
     if (c == 'b' || c == 'B') return {.kind = Kind::kBoundary, .negated = c == 'B'};
     if (c == 'A') return {.kind = Kind::kStart};
     if (c == 'Z') return {.kind = Kind::kEnd};
-    if (is_word(c)) fail();  // backreferences and what is not known
+    if (is_word(c)) fail();  // backreferences and unknown escapes
     return character(c);
   }
 
@@ -255,19 +255,19 @@ class Parser {
   std::size_t at_ = 0;
 };
 
-/// Those of `a` and of `b`.
+/// Returns the union of `a` and `b`.
 Places either(const Places& a, const Places& b) {
   Places out;
   std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(out));
   return out;
 }
 
-/// One name, and what lookaheads found in it: each is evaluated once for a position.
+/// One name, and the cached results of its lookaheads: each is evaluated once per position.
 class Match {
  public:
   explicit Match(std::string_view name) : name_{name} {}
 
-  /// Where `node` may end if it begins at one of `from`.
+  /// Returns the positions at which `node` may end if it begins at one of `from`.
   Places ends(const Node& node, const Places& from) {
     switch (node.kind) {
       case Kind::kBytes: {
@@ -323,7 +323,7 @@ class Match {
     Places out = now;
     for (std::size_t i = node.min; i < node.max && !now.empty(); ++i) {
       const Places one = ends(node.parts[0], now);
-      now.clear();  // what is new
+      now.clear();  // newly reached positions
       std::set_difference(one.begin(), one.end(), out.begin(), out.end(), std::back_inserter(now));
       out = either(out, now);
     }
@@ -340,7 +340,7 @@ class Match {
   std::map<std::pair<const Node*, std::size_t>, bool> looked_;
 };
 
-/// The longest text that every name has which matches `root`; empty: none is known.
+/// Returns the longest text that every match of `root` contains; empty if none is known.
 std::string literal_of(const Node& root) {
   std::string longest, run;
   if (root.parts.size() != 1) return longest;  // a choice

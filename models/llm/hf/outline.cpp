@@ -13,7 +13,7 @@
 namespace kvsim::hf {
 namespace {
 
-/// The first of `keys` that the file has; it may have none.
+/// Returns the first of `keys` in the file; nullopt if it has none.
 template <std::size_t N>
 std::optional<Field> first_of(const Field& config, const std::array<std::string_view, N>& keys) {
   for (const std::string_view key : keys) {
@@ -22,14 +22,14 @@ std::optional<Field> first_of(const Field& config, const std::array<std::string_
   return std::nullopt;
 }
 
-/// The same; the first of `keys`, as missing, if the file has none.
+/// The same; returns the first of `keys`, as missing, if the file has none.
 template <std::size_t N>
 Field required_of(const Field& config, const std::array<std::string_view, N>& keys) {
   const auto found = first_of(config, keys);
   return found ? *found : config.at(keys.front());
 }
 
-// Keys of one meaning and many names.
+// Alternative names of keys.
 constexpr std::array<std::string_view, 4> kExperts{"num_experts", "num_local_experts",
                                                    "n_routed_experts", "moe_num_experts"};
 constexpr std::array<std::string_view, 5> kVisited{"num_experts_per_tok", "num_experts_per_token",
@@ -51,7 +51,7 @@ std::int32_t shared_width(const Field& config, std::int32_t expert_width) {
   if (const auto one = config.find("moe_shared_expert_intermediate_size")) {
     return static_cast<std::int32_t>(experts * count(*one, 0, kLargestFfn));
   }
-  // A width that is 0 means that there are none.
+  // A width of 0 means that there are none.
   if (const auto all = first_of(config, kSharedWidth)) return count(*all, 0, kLargestFfn);
   if (experts * expert_width > kLargestFfn) {
     n->fail(fmt::format("{} shared experts of width {}", experts, expert_width));
@@ -59,7 +59,7 @@ std::int32_t shared_width(const Field& config, std::int32_t expert_width) {
   return static_cast<std::int32_t>(experts * expert_width);
 }
 
-/// Which layers have experts; by the first of several keys that the file has.
+/// Returns the layers with experts, by the first of several keys in the file.
 std::vector<bool> sparse_layers(const Field& config, std::int32_t n_layers) {
   std::vector<bool> out(static_cast<std::size_t>(n_layers), true);
   const auto fill = [&](auto&& is_sparse) {

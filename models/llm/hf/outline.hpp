@@ -1,6 +1,6 @@
 #pragma once
 
-// What the families of 2025 and later state in the same way, under one of several names. Private to
+// Keys that the families of 2025 and later share, under one of several names. Private to
 // models/llm.
 
 #include <cstdint>
@@ -13,34 +13,34 @@
 
 namespace kvsim::hf {
 
-/// Width, vocabulary, positions, tied embeddings and RoPE base; no layers yet.
+/// Reads width, vocabulary, positions, tied embeddings and RoPE base; leaves the layers empty.
 [[nodiscard]] Llm read_outline(const Field& config, bool tied_otherwise);
 [[nodiscard]] std::int32_t read_layer_count(const Field& config);
 
-/// Query heads, cached heads and the widths of keys and values of attention with separate heads.
+/// Reads query heads, KV heads and the widths of keys and values of attention with separate heads.
 [[nodiscard]] AttentionSpec read_grouped_heads(const Field& config, std::int32_t d_model);
-/// Heads and widths of latent attention.
+/// Reads heads and widths of latent attention.
 [[nodiscard]] AttentionSpec read_latent_heads(const Field& config);
-/// Elements of the norms on the low-rank query and on the latent.
+/// Returns the elements of the norms on the low-rank query and on the latent.
 [[nodiscard]] std::int64_t latent_norms(const AttentionSpec& attention);
 
-/// Counts the biases that balance the load of a layer's experts, which are stored in fp32.
+/// Counts the load-balancing biases of a layer's experts, which are stored in fp32.
 void add_router_bias(const MlpSpec& mlp, Llm& llm);
 
-/// The words of a list with one entry per layer. Errors: InputError if its length is another one.
+/// Returns the words of a list with one entry per layer. Throws InputError for another length.
 [[nodiscard]] std::vector<std::string> layer_words(const Field& list, std::int32_t n_layers);
 [[nodiscard]] std::vector<std::int32_t> layer_numbers(const Field& list, std::int32_t n_layers,
                                                       std::int64_t low, std::int64_t high);
-/// A word that no layer may have. Errors: InputError naming the known ones.
+/// Rejects a word for a layer. Throws InputError with the known words.
 [[noreturn]] void refuse_word(const Field& item, std::string_view known);
 
-/// What `torch_dtype` (or its new name `dtype`) says; bf16 where nothing does.
+/// Returns `torch_dtype` (or its new name `dtype`); bf16 if neither is set.
 [[nodiscard]] Dtype plain_dtype(const Field& config);
-/// Format of the matrices of recurrent states: what the file says, else the model's (vLLM's
+/// Returns the format of the matrices of recurrent states: the file's, else the model's (vLLM's
 /// `auto`).
 [[nodiscard]] Dtype state_dtype(const Field& config);
 
-/// The feed-forward block of each layer: dense, or experts.
+/// The feed-forward block of each layer: dense or experts.
 struct FeedForward {
   MlpSpec dense{};
   MlpSpec sparse{};
@@ -50,8 +50,8 @@ struct FeedForward {
     return is_sparse[static_cast<std::size_t>(layer)] ? sparse : dense;
   }
 };
-/// Experts and their number, widths and layers, under any of the names that families give them.
-/// Without a count of experts all layers are dense. Errors: InputError.
+/// Reads the number, widths and layers of experts, under any of the names used by families. Without
+/// a count of experts all layers are dense. Throws InputError.
 [[nodiscard]] FeedForward read_feed_forward(const Field& config, std::int32_t n_layers);
 
 }  // namespace kvsim::hf

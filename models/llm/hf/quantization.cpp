@@ -26,8 +26,8 @@ constexpr std::int64_t kLargestGroup = 1 << 16;
 
 const WeightFormat* builtin(std::string_view name) { return &find_weight_format(name); }
 
-/// `like` with groups of `group` inputs. Without groups (`group` -1), scales and zeros are per
-/// output column. `like` must exist as long as the program's models.
+/// Returns `like` with groups of `group` inputs. Without groups (`group` -1), scales and zeros are
+/// per output column. `like` must outlive the program's models.
 const WeightFormat* with_group(const WeightFormat& like, std::int64_t group) {
   if (group == like.group) return &like;
   WeightFormat format = like;
@@ -41,7 +41,7 @@ const WeightFormat* with_group(std::string_view like, std::int64_t group) {
   return with_group(find_weight_format(like), group);
 }
 
-/// Inputs that share a scale: an integer from 1 on, or -1 for all of an output column.
+/// Returns the inputs per scale: an integer of at least 1, or -1 for all of an output column.
 std::int64_t group_size(const Field& config, std::int64_t otherwise,
                         std::string_view key = "group_size") {
   const auto size = config.find(key);
@@ -51,7 +51,7 @@ std::int64_t group_size(const Field& config, std::int64_t otherwise,
   return value;
 }
 
-/// fp8 with a scale for each square of `weight_block_size`, or for the whole matrix. `is_e8m0`: the
+/// fp8 with one scale per square of `weight_block_size`, or for the whole matrix. `is_e8m0`: the
 /// scale of a square is an 8-bit exponent.
 const WeightFormat* fp8_of(const Field& config, bool is_e8m0 = false) {
   const auto size = config.find("weight_block_size");
@@ -71,7 +71,7 @@ const WeightFormat* fp8_of(const Field& config, bool is_e8m0 = false) {
   return &keep_weight_format(fmt::format("fp8-block of {0} x {0}", side), format);
 }
 
-/// What ModelOpt calls a format. null: not quantised.
+/// Returns the format with a ModelOpt name. null: not quantised.
 const WeightFormat* modelopt_format(const Field& algo, std::int64_t group) {
   const std::string word = algo.string();
   struct Known {
@@ -100,7 +100,7 @@ const WeightFormat* modelopt_format(const Field& algo, std::int64_t group) {
   algo.fail(unknown_name("quantisation", word, words));
 }
 
-/// The same with the shape that compressed-tensors stores next to packed values: two int32.
+/// The same with the shape that compressed-tensors stores with packed values: two int32.
 const WeightFormat* with_shape(WeightFormat format) {
   format.matrix_bits += 64;
   return &keep_weight_format(fmt::format("{} with shapes", format.name), format);
@@ -148,8 +148,8 @@ const WeightFormat* compressed_format(const Field& group) {
 /// A configuration's rules for modules by name.
 class Quantization {
  public:
-  /// The format of a matrix of layer `layer` (-1: of none); null where it is not quantised.
-  /// `by_name`: only where the configuration names it.
+  /// Returns the format of a matrix in layer `layer` (-1: outside of layers); null if it is not
+  /// quantised. `by_name`: only if the configuration names it.
   [[nodiscard]] const WeightFormat* of(const ModuleNames& names, std::int32_t layer,
                                        bool by_name = false) const {
     for (const ModulePattern& pattern : excluded) {
@@ -188,14 +188,14 @@ class Quantization {
     return format;
   }
 
-  std::optional<bool> by_layer;  // some rule names layers; none: not determined yet
+  std::optional<bool> by_layer;  // whether some rule names layers; absent: not determined yet
   std::map<std::string, const WeightFormat*, std::less<>> of_module;
   std::optional<Field> place;
   std::vector<ModulePattern> excluded;
-  std::map<std::string, const WeightFormat*, std::less<>> layers;  // by a module's name
+  std::map<std::string, const WeightFormat*, std::less<>> layers;  // by module name
   std::vector<std::pair<ModulePattern, const WeightFormat*>> targets;
-  const WeightFormat* rest = nullptr;     // of every other linear layer
-  const WeightFormat* experts = nullptr;  // of routed experts that no name means; null: `rest`
+  const WeightFormat* rest = nullptr;     // of all other linear layers
+  const WeightFormat* experts = nullptr;  // of routed experts not matched by name; null: `rest`
   bool packs_head = false;
   std::optional<Dtype> kv_dtype;
 };
@@ -203,7 +203,8 @@ class Quantization {
 void add_excluded(const Field& config, bool is_fp8, Quantization& out) {
   for (const std::string_view key : {"ignore", "ignored_layers", "exclude_modules",
                                      "modules_to_not_convert", "llm_int8_skip_modules"}) {
-    // In a checkpoint of fp8 blocks `ignore` belongs to the narrower format of the named modules.
+    // In a checkpoint with fp8 blocks, `ignore` belongs to the narrower format of the named
+    // modules.
     if (is_fp8 && key == "ignore" && config.has("quantized_layers")) continue;
     const auto list = config.find(key);
     if (!list) continue;
@@ -249,7 +250,7 @@ void read_groups(const Field& groups, Quantization& out) {
   }
 }
 
-/// ModelOpt's words, in either file.
+/// Reads ModelOpt's keys, in either file.
 void read_modelopt(const Field& config, Quantization& out) {
   out.kv_dtype = kv_dtype_of(config);
   const auto algo = config.find("quant_algo");
@@ -265,12 +266,12 @@ void read_modelopt(const Field& config, Quantization& out) {
 }
 
 void read_gptq_or_awq(const Field& config, bool is_gptq, Quantization& out) {
-  // AutoAWQ's own file has other names for both keys.
+  // AutoAWQ's own file has different names for both keys.
   const Field bits_field = config.at(!is_gptq && config.has("w_bit") ? "w_bit" : "bits");
   const char* group_key = !is_gptq && config.has("q_group_size") ? "q_group_size" : "group_size";
   const std::int64_t bits = bits_field.integer(1, 16);
   if (bits != 2 && bits != 4 && bits != 8) bits_field.expected("2, 4 or 8");
-  // 16 bits of scale and a zero of the values' width.
+  // 16 bits of scale and a zero with the width of a value.
   WeightFormat format = find_weight_format(is_gptq ? "gptq-int4" : "awq-int4");
   format.packed = bits == 8 ? Dtype::kInt8 : bits == 4 ? Dtype::kInt4 : Dtype::kInt2;
   format.group_bits = static_cast<std::int32_t>(16 + bits);
@@ -344,8 +345,8 @@ Quantization read_config(const Field& config, std::string_view otherwise,
   return out;
 }
 
-/// The formats of a feed-forward block. Errors: InputError where the matrices of the block, of the
-/// experts or of the shared experts have several.
+/// Applies the formats of a feed-forward block. Throws InputError if the matrices of the block, of
+/// the experts or of the shared experts have several formats.
 void apply_feed_forward(Quantization& q, std::span<const Rename> renames, std::int32_t layer,
                         std::int64_t d_model, MlpSpec& mlp) {
   struct Part {
@@ -407,7 +408,7 @@ void apply(Quantization& q, std::span<const Rename> renames, Llm& llm) {
   llm.published_kv_dtype = q.kv_dtype;
   if (used.empty()) return;
   llm.unpacked_dtype = llm.published_dtype;
-  // The narrowest names the whole.
+  // The narrowest format names the whole.
   const auto narrowest = std::min_element(
       used.begin(), used.end(),
       [](const auto* a, const auto* b) { return bits_of(a->packed) < bits_of(b->packed); });
@@ -424,8 +425,8 @@ bool agree(const Llm& a, const Llm& b) {
 
 namespace {
 
-/// The format of routed experts that the model's `expert_dtype` or its family's habit states; null:
-/// that of all other matrices.
+/// Returns the format of routed experts from the model's `expert_dtype` or its family's convention;
+/// null: that of all other matrices.
 const WeightFormat* expert_format(const Field& config, const CheckpointTraits& traits) {
   const auto dtype = config.find("expert_dtype");
   if (!dtype) return traits.expert_format.empty() ? nullptr : builtin(traits.expert_format);
@@ -435,7 +436,7 @@ const WeightFormat* expert_format(const Field& config, const CheckpointTraits& t
   return nullptr;
 }
 
-/// The method of a file next to config.json that does not name one. AWQ's older checkpoints have
+/// Returns the method of a quantiser's file that does not state one. AWQ's older checkpoints have
 /// AutoAWQ's keys in quantize_config.json.
 std::string_view method_of_file(const Field& file) {
   const std::string name = std::filesystem::path{file.file()}.filename().string();

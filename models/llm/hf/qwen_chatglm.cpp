@@ -1,11 +1,11 @@
-// Two families with different names of keys.
+// Two families with different key names.
 
 #include "models/llm/hf/families.hpp"
 #include "models/llm/hf/keys.hpp"
 
 namespace kvsim::hf {
 
-/// Qwen, the first: `intermediate_size` is the width of gate and up together.
+/// The first Qwen: `intermediate_size` is the total width of gate and up.
 Llm read_qwen(const Field& config) {
   Llm llm;
   llm.d_model = count(config.at("hidden_size"), 1, kLargestWidth);

@@ -7,7 +7,7 @@
 namespace kvsim::hf {
 namespace {
 
-/// Which layers have full attention: by their list, else every `full_attention_interval`-th.
+/// Returns the layers with full attention: by their list, else every `full_attention_interval`-th.
 std::vector<bool> full_layers(const Field& config, std::int32_t n_layers) {
   std::vector<bool> out;
   if (const auto types = config.find("layer_types")) {
@@ -33,7 +33,7 @@ Llm read_qwen_next(const Field& config) {
   const std::int64_t d = llm.d_model;
 
   AttentionSpec attention = read_grouped_heads(config, llm.d_model);
-  // The query projection makes as wide a gate of the output.
+  // The query projection also outputs a gate of the same width as the queries.
   if (flag(config, "attn_output_gate", true)) attention.gate_dim = attention.head_dim;
 
   StateSpec state{.kind = StateKind::kGatedDelta, .dtype = state_dtype(config)};
@@ -54,7 +54,7 @@ Llm read_qwen_next(const Field& config) {
       llm.extra_parameters += 2 * std::int64_t{attention.head_dim};  // norms on queries and keys
     } else {
       layer.state = state;
-      // Decay and step bias of each head, and the norm on the output.
+      // Decay and step bias per head, and the norm on the output.
       llm.extra_parameters += 2 * std::int64_t{state.n_heads} + state.value_dim;
     }
     llm.layers.push_back(layer);

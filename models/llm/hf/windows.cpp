@@ -48,7 +48,7 @@ std::vector<std::int32_t> read_windows(const Field& config, Window policy, std::
       if (window > 0) given->fail("the published code of this family has no sliding window");
       break;
     case Window::kEvery4096:
-      // null turns the window off; without the key the class default applies.
+      // null disables the window; without the key the class default applies.
       if (!config.raw().contains("sliding_window")) window = 4096;
       [[fallthrough]];
     case Window::kEvery:

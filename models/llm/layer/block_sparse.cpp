@@ -5,7 +5,7 @@
 namespace kvsim {
 namespace {
 
-/// Grouped-query attention to the blocks of keys that score best (MiniMax-M3): the layer holds all
+/// Grouped-query attention to the key blocks with the best scores (MiniMax-M3): the layer holds all
 /// keys and values, and one bf16 index key per token.
 class BlockSparseKind final : public FullKind {
  public:
@@ -39,7 +39,7 @@ class BlockSparseKind final : public FullKind {
   }
   void deal(LayerSpec& layer, std::int32_t ranks, std::int32_t context,
             std::string_view model) const override {
-    LayerKind::deal(layer, ranks, context, model);  // refuses
+    LayerKind::deal(layer, ranks, context, model);  // throws
   }
   [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override {
     auto work = FullKind::work(layer);

@@ -8,8 +8,8 @@
 namespace kvsim {
 namespace {
 
-/// Chunked local attention (Llama 4): a token sees the tokens before it in its own chunk. A decode
-/// step reads up to a chunk; the whole of it is counted.
+/// Chunked local attention (Llama 4): a token attends to earlier tokens of its own chunk. A decode
+/// step reads up to a chunk; a whole chunk is counted.
 class ChunkKind final : public FullKind {
  public:
   [[nodiscard]] std::string_view name() const override { return "chunk"; }

@@ -8,24 +8,24 @@
 namespace kvsim {
 namespace {
 
-// A compressor with ratio 4 overlaps its windows: it projects, and keeps in its state, two sets of
-// columns (vLLM DeepseekV4 compressor: coff = 1 + (ratio == 4)).
+// A compressor with ratio 4 overlaps its windows: it projects two sets of columns and keeps them in
+// its state (vLLM DeepseekV4 compressor: coff = 1 + (ratio == 4)).
 constexpr std::int32_t kOverlappingRatio = 4;
 std::int64_t sets_of(const AttentionSpec& a) { return a.ratio == kOverlappingRatio ? 2 : 1; }
 bool has_index(const AttentionSpec& a) { return a.ratio > 0 && a.index.n_heads > 0; }
 
-/// Compressed entries that a query visits at most; 0: all.
+/// Returns the maximum number of compressed entries per query; 0: all.
 std::int64_t max_chosen(const AttentionSpec& a) { return has_index(a) ? a.index.top_k : 0; }
 
-/// Bytes of a compressor's fp32 state for keys of `width`: inputs and gates of the tokens that wait
-/// to be compressed, of two windows where they overlap.
+/// Returns the bytes of a compressor's fp32 state for keys of `width`: inputs and gates of the
+/// tokens not compressed yet, of two windows if they overlap.
 double state_bytes(const AttentionSpec& a, std::int64_t width) {
   const std::int64_t slots = a.ratio * sets_of(a);
   return bytes_in(static_cast<double>(slots * 2 * sets_of(a) * width), Dtype::kFp32);
 }
 
-/// Attention of all heads to one key that is its own value (DeepSeek-V4): entries of a sliding
-/// window, and entries that each compress `ratio` tokens, of which an index chooses.
+/// Attention of all heads to keys that are also the values (DeepSeek-V4): entries of a sliding
+/// window, and compressed entries of `ratio` tokens each, among which an index chooses.
 class CompressedKind final : public LayerKind {
  public:
   [[nodiscard]] std::string_view name() const override { return "compressed"; }
@@ -82,8 +82,8 @@ class CompressedKind final : public LayerKind {
   void add_cache(const LayerSpec& layer, Dtype kv_dtype,
                  std::vector<CacheItem>& out) const override {
     const AttentionSpec& a = layer.attention;
-    // An 8-bit entry keeps its RoPE part in 16 bits and eight bytes of scales (vLLM fp8_ds_mla of
-    // V4: 448 + 64 * 2 + 8 = 584 bytes).
+    // An 8-bit entry stores its RoPE part in 16 bits and has eight bytes of scales (vLLM fp8_ds_mla
+    // of V4: 448 + 64 * 2 + 8 = 584 bytes).
     constexpr double kScaleBytes = 8;
     const double entry =
         bits_of(kv_dtype) == 8
@@ -120,7 +120,7 @@ class CompressedKind final : public LayerKind {
   [[nodiscard]] double pairs(const LayerSpec& layer, double tokens) const override {
     const AttentionSpec& a = layer.attention;
     const double near = causal_pairs(tokens, a.window);
-    // Token t sees t / ratio entries, or as many as are chosen.
+    // Token t attends to t / ratio entries, or to the chosen number.
     return a.ratio == 0 ? near : near + causal_pairs(tokens, max_chosen(a) * a.ratio) / a.ratio;
   }
   void add_operators(const LayerSpec& layer, const NewTokens& span,

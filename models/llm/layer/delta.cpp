@@ -5,12 +5,12 @@
 namespace kvsim {
 namespace {
 
-/// The columns of a convolution's window are kept in the model's 16-bit format.
+/// Returns the bytes of a convolution's window, whose columns are in the model's 16-bit format.
 double window_bytes(const StateSpec& s, std::int64_t channels) {
   return bytes_in(static_cast<double>((s.conv_kernel - 1) * channels), Dtype::kBf16);
 }
 
-/// Delta rules: a matrix of value_dim x key_dim for each head, updated by one rank per token.
+/// Delta rules: a matrix of value_dim x key_dim per head with a rank-one update per token.
 class DeltaKind : public LayerKind {
  public:
   [[nodiscard]] std::string_view word(const LayerSpec& /*layer*/) const override { return name(); }
@@ -31,10 +31,10 @@ class DeltaKind : public LayerKind {
     s.n_heads = divided(s.n_heads, ranks, "heads with a state", model);
     s.n_groups = divided(s.n_groups, ranks, "key heads of recurrent layers", model);
   }
-  /// A decode step computes S k, the decay, the update by one rank and S q: 7 operations for each
-  /// element of a state. A prompt is scanned in chunks, flash-linear-attention's: within a chunk
-  /// its scores, a triangular solve and the products W and U, between chunks three products with
-  /// the state.
+  /// A decode step computes S k, the decay, the rank-one update and S q: 7 operations per element
+  /// of a state. A prompt is scanned in chunks as in flash-linear-attention: within a chunk its
+  /// scores, a triangular solve and the products W and U; between chunks three products with the
+  /// state.
   void add_operators(const LayerSpec& layer, const NewTokens& span,
                      std::vector<MixerOp>& out) const override {
     constexpr double kChunk = 64;  // flash-linear-attention, chunk_gated_delta_rule
@@ -85,7 +85,7 @@ class GatedDelta final : public DeltaKind {
   }
 };
 
-/// Kimi delta attention: as many key heads as value heads, a decay for each channel of a key.
+/// Kimi delta attention: as many key heads as value heads, and a decay per channel of a key.
 class KimiDelta final : public DeltaKind {
  public:
   [[nodiscard]] std::string_view name() const override { return "kimi-delta"; }

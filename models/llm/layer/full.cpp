@@ -73,7 +73,8 @@ void FullKind::shard(LayerSpec& layer, std::int32_t ranks, std::string_view mode
   a.n_kv_heads = 1;
 }
 
-/// Of windows and chunks, which are full attention over part of the tokens, none are dealt.
+/// Entries of windows and chunks, which are full attention over part of the tokens, are not
+/// distributed.
 void FullKind::deal(LayerSpec& layer, std::int32_t ranks, std::int32_t context,
                     std::string_view model) const {
   const AttentionSpec& a = layer.attention;

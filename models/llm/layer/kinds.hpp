@@ -1,6 +1,6 @@
 #pragma once
 
-// The kinds of layers, and what several of them share. Private to models/llm/layer.
+// The kinds of layers, and code shared by several of them. Private to models/llm/layer.
 
 #include <cstdint>
 #include <string_view>
@@ -24,7 +24,7 @@ namespace kvsim {
 [[nodiscard]] const LayerKind& short_conv_kind();
 
 /// Attention with keys and values of separate heads: full attention, and the base of kinds that
-/// limit what a token sees.
+/// restrict the visible tokens.
 class FullKind : public LayerKind {
  public:
   [[nodiscard]] std::string_view name() const override { return "full"; }
@@ -57,41 +57,41 @@ class LatentKind : public LayerKind {
   [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override;
 };
 
-/// Deals entries of which `copies` ranks would hold equal ones over `context` of these. Errors:
-/// InputError where `context` does not divide them.
+/// Distributes entries, which `copies` ranks would otherwise replicate, over `context` of these
+/// ranks. Throws InputError if `context` does not divide `copies`.
 void deal_copies(LayerSpec& layer, std::int32_t copies, std::int32_t context,
                  std::string_view model);
 
-/// Bytes of `elements` in `dtype`, fractions of a byte included.
+/// Returns the bytes of `elements` in `dtype`, including fractions of a byte.
 [[nodiscard]] inline double bytes_in(double elements, Dtype dtype) {
   return elements * bits_of(dtype) / 8.0;
 }
 
-/// An index key in fp8 with an fp32 scale for each 128 elements (vLLM
+/// Returns the bytes of an index key in fp8 with one fp32 scale per 128 elements (vLLM
 /// model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache: 128 + 4 bytes).
 [[nodiscard]] double fp8_index_key_bytes(std::int32_t head_dim);
 
-/// What an index scores: entries that it holds at the end of a span, their keys, and pairs of its
-/// queries with keys.
+/// Work of an index: its entries at the end of a span, the bytes of a key, and (query, key) pairs.
 struct IndexKeys {
   double entries = 0;
   double pairs = 0;
   double key_bytes = 0;
   bool is_8_bit = true;
 };
-/// Scores of every query of the span with every key before it, ReLU and weighted sum over the
-/// index's heads, and the choice of the best. A decode step's single query reads all keys; queries
+/// Adds the scores of every query of the span with every key before it, ReLU and weighted sum over
+/// the index's heads, and the top-k selection. A decode step's single query reads all keys; queries
 /// of a prompt share one pass over them.
 void add_index_scores(const IndexSpec& index, const NewTokens& span, const IndexKeys& keys,
                       std::vector<MixerOp>& out);
 
-/// The convolution of a recurrent layer, and the projection of its output.
+/// Adds the convolution of a recurrent layer; add_state_output adds its output projection.
 void add_convolution(std::vector<LayerMatrix>& out, std::string_view module, std::int64_t taps,
                      std::int64_t channels);
 void add_state_output(std::vector<LayerMatrix>& out, std::string_view module, std::int64_t in,
                       std::int64_t d_model);
-/// Appends `op`, with the traffic of the layer's state: a step reads it whole and writes it after
-/// each of its tokens; the scan of a prompt reads and writes it once per chunk of `chunk` tokens.
+/// Appends `op` with the traffic of the layer's state: a step reads the whole state and writes it
+/// after each of its tokens; the scan of a prompt reads and writes it once per chunk of `chunk`
+/// tokens.
 void add_recurrence(const LayerSpec& layer, const NewTokens& span, double chunk, MixerOp op,
                     std::vector<MixerOp>& out);
 

@@ -5,12 +5,12 @@
 namespace kvsim {
 namespace {
 
-/// Columns that a latent is expanded to: keys without position and values of all heads.
+/// Returns the width of an expanded latent: keys without position and values of all heads.
 std::int64_t expanded_width(const AttentionSpec& a) {
   return std::int64_t{a.n_heads} * (a.head_dim - a.rope_head_dim + a.v_head_dim);
 }
 
-/// Latent attention to the entries that an index scores best (DeepSeek-V3.2, GLM-5).
+/// Latent attention to the entries with the best index scores (DeepSeek-V3.2, GLM-5).
 class IndexedLatentKind final : public LatentKind {
  public:
   [[nodiscard]] std::string_view name() const override { return "latent-index"; }
@@ -49,7 +49,7 @@ class IndexedLatentKind final : public LatentKind {
                  std::vector<CacheItem>& out) const override {
     const AttentionSpec& a = layer.attention;
     LatentKind::add_cache(layer, kv_dtype, out);
-    // An 8-bit entry keeps its RoPE key in 16 bits, and an fp32 scale for each 128 elements of the
+    // An 8-bit entry stores its RoPE key in 16 bits, and one fp32 scale per 128 elements of the
     // latent (vLLM's fp8_ds_mla: 512 + 4 * 4 + 64 * 2 = 656 bytes).
     if (bits_of(kv_dtype) == 8) {
       out.back().entry_bytes =
@@ -60,7 +60,7 @@ class IndexedLatentKind final : public LatentKind {
     out.push_back(
         {.role = CacheRole::kIndex, .entry_bytes = fp8_index_key_bytes(a.index.head_dim)});
   }
-  /// Queries and outputs take the expansion at prefill too: each query visits other entries.
+  /// Queries and outputs are expanded at prefill, too: each query attends to different entries.
   [[nodiscard]] std::optional<AttentionWork> work(const LayerSpec& layer) const override {
     auto work = LatentKind::work(layer);
     work->rows = 0;
@@ -80,7 +80,7 @@ class IndexedLatentKind final : public LatentKind {
                      std::vector<MixerOp>& out) const override {
     const IndexSpec& index = layer.attention.index;
     if (index.is_borrowed) return;
-    // A rank scores the keys that it holds.
+    // A rank scores only its own keys.
     const double share = 1.0 / layer.attention.context_ranks;
     const double pairs = causal_pairs(span.end(), 0) - causal_pairs(span.before, 0);
     add_index_scores(index, span,
@@ -124,8 +124,8 @@ void LatentKind::add_matrices(const LayerSpec& layer, std::int64_t d_model,
   }
   add("self_attn.kv_a_proj_with_mqa", "latent projection", "latents", d_model,
       a.kv_lora_rank + a.rope_head_dim, MatrixRole::kKey);
-  // At prefill keys and values of all heads; at decode the same weights, absorbed into queries and
-  // outputs, with the same arithmetic.
+  // At prefill: keys and values of all heads. At decode: the same weights, absorbed into queries
+  // and outputs, with the same arithmetic.
   add("self_attn.kv_b_proj", "latent expansion", "expanded keys and values", a.kv_lora_rank,
       expanded_width(a), MatrixRole::kValue);
   add("self_attn.o_proj", "output projection", "attention block output",
@@ -146,7 +146,7 @@ void LatentKind::add_cache(const LayerSpec& layer, Dtype kv_dtype,
 void LatentKind::shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const {
   AttentionSpec& a = layer.attention;
   a.n_heads = divided(a.n_heads, ranks, "query heads", model);
-  a.n_kv_heads = a.n_heads;  // the latent is whole on each rank
+  a.n_kv_heads = a.n_heads;  // the latent is replicated on each rank
 }
 
 void LatentKind::deal(LayerSpec& layer, std::int32_t ranks, std::int32_t context,

@@ -17,7 +17,7 @@ void add(std::vector<LayerMatrix>& out, std::string_view module, std::string_vie
                  .part = part});
 }
 
-/// The state of one layer, and the columns of its convolution's window in 16 bits.
+/// Returns the state of one layer, and the columns of its convolution's window in 16 bits.
 CacheItem state_item(const StateSpec& s, std::int64_t channels) {
   const double matrix = double{1} * s.n_heads * s.value_dim * s.key_dim;
   const double window = static_cast<double>((s.conv_kernel - 1) * channels);
@@ -52,12 +52,12 @@ class Mamba2 final : public LayerKind {
   void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override {
     StateSpec& s = layer.state;
     s.n_heads = divided(s.n_heads, ranks, "heads with a state", model);
-    // Groups that ranks do not divide are raised to one for each rank (vLLM mamba_utils.py).
+    // If ranks do not divide the groups, there is one group per rank (vLLM mamba_utils.py).
     s.n_groups = s.n_groups % ranks == 0 ? s.n_groups / ranks : 1;
   }
-  /// A decode step computes the decay, B x, their sum and C h: 6 operations for each element of a
-  /// state. A prompt is scanned in chunks: products with the state, and, within a chunk, C B of a
-  /// group and their product with x below the diagonal (Dao and Gu 2024, section 6).
+  /// A decode step computes the decay, B x, their sum and C h: 6 operations per element of a state.
+  /// A prompt is scanned in chunks: products with the state and, within a chunk, C B of a group and
+  /// their product with x below the diagonal (Dao and Gu 2024, section 6).
   void add_operators(const LayerSpec& layer, const NewTokens& span,
                      std::vector<MixerOp>& out) const override {
     constexpr double kChunk = 256;  // mamba_ssm, ssd_combined: default chunk_size
@@ -80,7 +80,7 @@ class Mamba2 final : public LayerKind {
   }
 };
 
-/// Mamba 1 (Jamba): key_dim states for each of n_heads channels.
+/// Mamba 1 (Jamba): key_dim states per channel, n_heads channels.
 class Mamba1 final : public LayerKind {
  public:
   [[nodiscard]] std::string_view name() const override { return "mamba1"; }
@@ -107,8 +107,8 @@ class Mamba1 final : public LayerKind {
   void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override {
     layer.state.n_heads = divided(layer.state.n_heads, ranks, "channels with a state", model);
   }
-  /// Token by token in both phases: 6 operations for each element of a state, which a prompt's
-  /// kernel reads and writes once (Gu and Dao 2023, section 3.3.2).
+  /// Token by token in both phases: 6 operations per element of a state, which a prompt's kernel
+  /// reads and writes once (Gu and Dao 2023, section 3.3.2).
   void add_operators(const LayerSpec& layer, const NewTokens& span,
                      std::vector<MixerOp>& out) const override {
     const StateSpec& s = layer.state;

@@ -5,9 +5,9 @@
 namespace kvsim {
 namespace {
 
-/// A gated short convolution (LFM2): one projection to two gates and a value for each channel, the
-/// first gate on the value, a convolution over the last tokens, the second gate on its result. The
-/// state is the columns before the newest.
+/// A gated short convolution (LFM2): one projection to two gates and a value per channel, the first
+/// gate on the value, a convolution over the last tokens, the second gate on its result. The state
+/// is the columns before the newest.
 class ShortConv final : public LayerKind {
  public:
   [[nodiscard]] std::string_view name() const override { return "short-conv"; }
@@ -36,7 +36,7 @@ class ShortConv final : public LayerKind {
   void shard(LayerSpec& layer, std::int32_t ranks, std::string_view model) const override {
     layer.state.n_heads = divided(layer.state.n_heads, ranks, "channels of convolutions", model);
   }
-  /// Both gates: a product for each channel. The convolution itself is one of the matrices.
+  /// Both gates: one product per channel each. The convolution itself is one of the matrices.
   void add_operators(const LayerSpec& layer, const NewTokens& span,
                      std::vector<MixerOp>& out) const override {
     const double channels = span.tokens * layer.state.n_heads;

@@ -6,7 +6,7 @@
 namespace kvsim {
 namespace {
 
-/// Full attention over the last `window` tokens, which are all that the layer holds.
+/// Full attention over the last `window` tokens; the layer holds only these.
 class WindowKind final : public FullKind {
  public:
   [[nodiscard]] std::string_view name() const override { return "window"; }

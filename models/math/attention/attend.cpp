@@ -12,9 +12,9 @@ namespace {
 
 using lanes::D4;
 
-/// logits[g * stride + e] for G query rows and K keys at a time: a key is converted to fp64 once
-/// for all rows, a query is loaded once for all keys, and G * K sums are in flight. Each sum has
-/// one lane accumulator, so its value does not depend on K.
+/// Computes logits[g * stride + e] for G query rows and K keys at a time: a key is converted to
+/// fp64 once for all rows, a query is loaded once for all keys, and G * K sums are in flight. Each
+/// sum has one lane accumulator, so its value does not depend on K.
 template <std::size_t G, std::size_t K>
 std::size_t dot_blocks(const double* q, const float* keys, std::size_t first, std::size_t entries,
                        std::size_t d, double scale, double* logits, std::size_t stride) {

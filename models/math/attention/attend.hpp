@@ -22,15 +22,16 @@ class GroupAttention {
 
   /// q [group, d] fp32 row-major; keys, values [entries, d]; bias [entries], [group, entries] or
   /// empty. A bias of -infinity hides an entry; at least one entry must stay visible.
-  /// Errors: ContractError if a span's length disagrees, or entries < 1.
+  /// Throws ContractError if a span's length disagrees, or entries < 1.
   void run(std::span<const float> q, std::span<const float> keys, std::span<const float> values,
            std::span<const double> bias);
   /// Computes only logits and probabilities; output() keeps the result of the last run.
   void run_weights(std::span<const float> q, std::span<const float> keys,
                    std::span<const double> bias);
 
-  /// Logits from elsewhere: after `resize`, the caller fills mutable_logits(g), bias excluded, and
-  /// `weigh` adds the bias and computes probabilities. output() keeps the result of the last run.
+  /// For precomputed logits: after `resize`, the caller fills mutable_logits(g), excluding bias,
+  /// and `weigh` adds the bias and computes probabilities. output() keeps the result of the last
+  /// run.
   void resize(std::size_t entries);
   [[nodiscard]] std::span<double> mutable_logits(std::int32_t g) {
     return {logits_.data() + static_cast<std::size_t>(g) * stride_, entries_};

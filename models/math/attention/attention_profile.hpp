@@ -50,7 +50,8 @@ class AttentionProfile {
   bool fuse_max_;
   std::size_t row_ = 0;       // row of the newest query
   std::vector<double> data_;  // [columns, stride]: rows, then padding without attention
-  // Probabilities: rows fused in runs, so that a step fuses one run again and then the runs.
+  // Probabilities: rows are fused in runs, so that a step only recomputes one run and combines the
+  // runs.
   std::vector<double> parts_;  // [columns, runs]
   std::vector<std::int32_t> free_;
   std::vector<double> highest_, sum_, weight_;  // scratch of fuse

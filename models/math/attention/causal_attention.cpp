@@ -69,7 +69,7 @@ void each_causal_row(std::span<const float> q, std::span<const float> keys, std:
               "q {}, keys {} for {} tokens", q.size(), keys.size(), tokens);
   KVSIM_CHECK(prompt >= 1 && prompt <= tokens && first >= 0 && first <= prompt,
               "rows {} to {} of {} tokens", first, prompt, tokens);
-  constexpr std::int64_t kRows = 16;  // per query head; their logits stay in the caches
+  constexpr std::int64_t kRows = 16;  // per query head; their logits fit in the caches
   const RowMajor<double> k =
       Eigen::Map<const RowMajor<float>>{keys.data(), tokens, d}.topRows(prompt).cast<double>();
   const std::int64_t stride = (prompt + 3) / 4 * 4;
@@ -112,7 +112,7 @@ std::vector<double> prompt_column_sums(std::span<const float> q, std::span<const
               "q {}, keys {} for {} tokens", q.size(), keys.size(), tokens);
   KVSIM_CHECK(prompt >= 1 && prompt <= tokens, "prompt {} of {}", prompt, tokens);
   const TileKernels& kernels = tile_kernels();
-  constexpr std::size_t kQueries = 64;  // of a block: their scores are kept
+  constexpr std::size_t kQueries = 64;  // per block: their scores are kept
   const auto width = static_cast<std::size_t>(d);
   PanelLayout layout{
       .steps = 0, .group = static_cast<std::size_t>(group), .width = kernels.width_precise};
@@ -121,7 +121,7 @@ std::vector<double> prompt_column_sums(std::span<const float> q, std::span<const
   std::vector<double> sums(static_cast<std::size_t>(prompt), 0.0);
   for (std::size_t at = 0; at < sums.size(); at += max) {
     layout.steps = std::min(max, sums.size() - at);
-    const std::size_t seen = at + layout.steps;  // keys that the block's last query sees
+    const std::size_t seen = at + layout.steps;  // keys visible to the block's last query
     pack_queries(q, tokens, static_cast<std::int64_t>(at), layout, width, queries);
     scores.resize(layout.panels() * seen * layout.width);
     for (std::size_t key = 0; key < seen; key += kTileEntries) {

@@ -9,8 +9,7 @@
 
 namespace kvsim {
 
-/// Attention of consecutive known queries over the full cache: the reference that every method is
-/// compared with.
+/// Attention of consecutive known queries over the full cache: the reference for every method.
 struct CausalAttention {
   std::vector<float> out;       // [rows, group, d]
   std::vector<double> log_sum;  // [rows, group]: log-sum-exp of a row's logits
@@ -24,8 +23,8 @@ struct CausalRows {
   std::int64_t tokens = 0;
 };
 
-/// Attention of the queries at positions first … first + steps - 1, each over keys 0 … its own
-/// position: out [steps, group, d], log_sum [steps, group].
+/// Computes the attention of the queries at positions first … first + steps - 1, each over keys up
+/// to its position: out [steps, group, d], log_sum [steps, group].
 void attend_causally(RunningAttention& attention, const CausalRows& rows, std::int64_t first,
                      std::size_t steps, std::span<float> out, std::span<double> log_sum);
 
@@ -33,7 +32,7 @@ void attend_causally(RunningAttention& attention, const CausalRows& rows, std::i
 ///
 /// q       [group, tokens, d]: head-major, unscaled
 /// keys, values [tokens, d]
-/// Errors: ContractError if a span's length disagrees, or first is outside [0, tokens].
+/// Throws ContractError if a span's length disagrees, or first is outside [0, tokens].
 [[nodiscard]] CausalAttention causal_attention(std::span<const float> q,
                                                std::span<const float> keys,
                                                std::span<const float> values, std::int32_t group,
@@ -55,8 +54,8 @@ void each_causal_row(std::span<const float> q, std::span<const float> keys, std:
                      std::int64_t first, double scale,
                      const std::function<void(const CausalRow&)>& visit);
 
-/// Attention mass that each prompt token receives from the prompt's queries; later queries weigh
-/// more:
+/// Returns the attention mass that each prompt token receives from the prompt's queries, with
+/// larger weights for later queries:
 ///
 ///   s[i] = sum over t >= i and over the group of decay^(prompt-1-t) a[t, i]
 ///

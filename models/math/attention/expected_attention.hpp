@@ -14,7 +14,7 @@ struct QueryMoments {
 };
 
 /// Moments of queries before RoPE. `q` [n, d] holds queries recorded after RoPE; row r is at
-/// position `first_position` + r. Errors: ContractError if n < 1.
+/// position `first_position` + r. Throws ContractError if n < 1.
 [[nodiscard]] QueryMoments query_moments(std::span<const float> q, std::int64_t first_position,
                                          std::int32_t head_dim, const Rope& rope);
 

@@ -47,7 +47,7 @@ std::vector<double> frequency_scores(const FrequencyStats& stats, std::span<cons
   const std::size_t n = keys.size() / d;
   KVSIM_CHECK(keys.size() == n * d && stats.real.size() == pairs, "{} numbers, {} pairs",
               keys.size(), pairs);
-  // Mean queries turned to each future position, and the mean of these.
+  // Mean queries rotated to each future position, and the mean of these.
   std::vector<std::vector<Complex>> ahead;
   for (std::int64_t offset = 1; offset <= kFarthest; offset *= 2) {
     std::vector<Complex>& one = ahead.emplace_back(pairs);

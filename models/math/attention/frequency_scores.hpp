@@ -15,11 +15,11 @@ struct FrequencyStats {
 };
 
 /// Statistics of queries `q` [n, d], which were recorded after RoPE; row r is at position r.
-/// Errors: ContractError if n < 1.
+/// Throws ContractError if n < 1.
 [[nodiscard]] FrequencyStats frequency_stats(std::span<const float> q, const Rope& rope);
 
-/// Logits that queries with these statistics would pay to a key at distances beyond the end of the
-/// sequence, for each key:
+/// Logits that queries with these statistics would have for a key at distances beyond the end of
+/// the sequence, for each key:
 ///
 ///   s_i = mean over o in {1, 2, 4, ..., 65536} of
 ///           sum over f of |m_f| |k_f| cos((tokens - p_i + o) w_f + arg(m_f conj(k_f)))
@@ -29,7 +29,7 @@ struct FrequencyStats {
 /// position. A key after RoPE is k_f e^(i p w_f), so positions cancel: neither they nor keys before
 /// RoPE are needed.
 /// keys     [n, d] after RoPE
-/// maximum  over o in place of the mean
+/// maximum over o instead of the mean
 /// returns  [n]
 /// Source: TriAttention, released code (score_keys_for_round).
 [[nodiscard]] std::vector<double> frequency_scores(const FrequencyStats& stats,

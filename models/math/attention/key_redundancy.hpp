@@ -7,7 +7,7 @@
 
 namespace kvsim {
 
-/// Which of the entries similar to a key is spared, i.e. kept.
+/// The entries among those similar to a key that are spared, i.e. kept.
 enum class RetainDirection : std::uint8_t { kLast, kFirst, kLastPercent, kFirstPercent };
 
 struct RedundancyRule {
@@ -16,7 +16,7 @@ struct RedundancyRule {
   double retain_ratio = 0.1;  // share of the entries, for the two percentages; at least one entry
 };
 
-/// How redundant each key is, given the keys similar to it.
+/// Redundancy of each key with respect to the keys similar to it.
 ///
 ///   c_ij = cos(k_i, k_j), c_ii = 0; in each row i the spared among {j : c_ij > threshold} become 0
 ///   redundancy = softmax over j of (1/n) sum over i of c_ij
@@ -29,11 +29,11 @@ struct RedundancyRule {
 [[nodiscard]] std::vector<double> key_redundancy(std::span<const float> keys, std::int32_t head_dim,
                                                  const RedundancyRule& rule);
 
-/// x <- exp(x - max) / sum. Errors: ContractError if empty.
+/// x <- exp(x - max) / sum. Throws ContractError if empty.
 void softmax_in_place(std::span<double> x);
 
 /// 1-D pooling with stride 1 and padding width / 2: the maximum, or the mean in which padding
-/// counts as zeros. An even width is refused because its padding would be asymmetric.
+/// counts as zeros. Even widths are rejected because their padding would be asymmetric.
 [[nodiscard]] std::vector<double> pool(std::span<const double> x, std::int32_t width, bool maximum);
 
 }  // namespace kvsim

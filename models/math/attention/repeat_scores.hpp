@@ -32,14 +32,14 @@ struct RepeatScoring {
 /// First prompt token that is repeated.
 inline constexpr std::int64_t kFirstRepeated = 1;
 
-/// How important each prompt token is for repeating the prompt:
+/// Returns the importance of each prompt token for repeating the prompt:
 ///
 ///   score[i] = max over j in the group and t in the repeat of
 ///              query_weights[t] * key_weights[j, i] * softmax_i(scale * q[j, t] . k[i])
 ///
-/// Returns [prompt], fp64. Tokens without a score are NaN: with `subsample` those outside the
-/// chunks (the first token, and those that the repeat does not reach), otherwise none.
-/// Errors: ContractError if a span's length disagrees, or the repeat extends past the tokens.
+/// The result is [prompt], fp64. Tokens without a score are NaN: with `subsample` those outside the
+/// chunks (the first token, and tokens beyond the end of the repeat), otherwise none.
+/// Throws ContractError if a span's length disagrees, or the repeat extends past the tokens.
 /// Source: Kim et al., KVzip, eq. (2); the keys of one chunk as in kvpress' KVzipPress.
 [[nodiscard]] std::vector<double> repeat_scores(const RepeatScoring& scoring);
 

@@ -10,7 +10,7 @@ namespace kvsim {
 class Rope {
  public:
   /// Pair j is (j, j + d/2) in half-split style (Hugging Face), (2j, 2j + 1) in interleaved style
-  /// (the original Llama layout). inv_freq[j] = theta^(-2j/d). Errors: ContractError if d is odd or
+  /// (the original Llama layout). inv_freq[j] = theta^(-2j/d). Throws ContractError if d is odd or
   /// theta <= 0.
   Rope(std::int32_t head_dim, double theta, bool interleaved);
 

@@ -18,7 +18,7 @@ struct Surrogate {
   std::vector<float> w1, b1;  // mlp: [width, inputs], [width]
   std::vector<float> w2, b2;  // [outputs, width or inputs], [outputs]
 
-  /// rows [n, inputs] -> [n, outputs]. Errors: ContractError if a length disagrees.
+  /// rows [n, inputs] -> [n, outputs]. Throws ContractError if a length disagrees.
   [[nodiscard]] std::vector<float> predict(std::span<const float> rows) const;
 };
 
@@ -40,7 +40,7 @@ struct SurrogateFit {
 
 /// Ridge regression with an unpenalised intercept. Candidate penalties are 1e-4, 1e-3, … 1e4, each
 /// times n times the mean squared input. The fit on `train` with the smallest squared error on
-/// `validation` selects the penalty; the final fit uses both. Errors: ContractError if either is
+/// `validation` selects the penalty; the final fit uses both. Throws ContractError if either is
 /// empty or shapes disagree.
 [[nodiscard]] SurrogateFit fit_ridge(const SurrogateSamples& train,
                                      const SurrogateSamples& validation);
@@ -55,12 +55,12 @@ struct MlpOptions {
 
 /// Two layers trained with Adam (Kingma and Ba 2015, its defaults) on the squared error of
 /// standardised scores. The weights of the best epoch on `validation` are kept. The same seed and
-/// machine give the same weights. Errors: as in fit_ridge.
+/// machine give the same weights. Throws as fit_ridge.
 [[nodiscard]] SurrogateFit fit_mlp(const SurrogateSamples& train,
                                    const SurrogateSamples& validation, const MlpOptions& options);
 
-/// Fraction of each output's variance that `surrogate` explains on `samples`; negative if it does
-/// worse than their mean: [outputs].
+/// Fraction of each output's variance that `surrogate` explains on `samples`; negative if it is
+/// worse than predicting the mean: [outputs].
 [[nodiscard]] std::vector<double> explained_variance(const Surrogate& surrogate,
                                                      const SurrogateSamples& samples);
 

@@ -13,7 +13,7 @@ namespace kvsim {
 /// Source: CaM (Zhang et al. 2024), section 4.
 [[nodiscard]] double spread_probability(double own, double takers_sum, std::int64_t takers);
 
-/// taker[j] += share * from[j] / takers, in fp64, rounded to fp32. Errors: ContractError if lengths
+/// taker[j] += share * from[j] / takers, in fp64, rounded to fp32. Throws ContractError if lengths
 /// disagree.
 void spread_value(std::span<float> taker, std::span<const float> from, double share,
                   std::int64_t takers);

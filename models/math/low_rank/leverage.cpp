@@ -33,7 +33,7 @@ std::vector<double> ridge_leverage(std::span<const double> rows, std::size_t d,
     // x^T G^-1 x = |L^-1 x|^2.
     solved = factor.matrixL().solve(x.transpose());
   } else {
-    // The ridge is below the rounding of large rows, which then are in fewer than d dimensions.
+    // The ridge is below the rounding of large rows, which then span fewer than d dimensions.
     const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> eigen{gram};
     KVSIM_CHECK(eigen.info() == Eigen::Success, "no eigenvectors of [{}, {}]", d, d);
     const Eigen::VectorXd values = eigen.eigenvalues().cwiseMax(ridge);

@@ -36,9 +36,9 @@ void orthonormalise(std::vector<double>& m, std::size_t rows, std::size_t column
   }
 }
 
-/// Rows to start from: the `r` rows of largest norm that are not in the span of those before them,
-/// if there are that many. Two collinear rows would start as one direction, and the other would be
-/// lost.
+/// Returns the starting rows: the `r` rows of largest norm outside the span of the previous ones,
+/// or fewer if there are not enough. Two collinear rows would start in one direction, and the other
+/// direction would be lost.
 std::vector<std::size_t> starting_rows(std::span<const double> x, std::size_t rows,
                                        std::size_t width, std::size_t r) {
   std::vector<double> norms(rows, 0.0);
@@ -50,7 +50,7 @@ std::vector<std::size_t> starting_rows(std::span<const double> x, std::size_t ro
   std::sort(order.begin(), order.end(), [&norms](std::size_t a, std::size_t b) {
     return norms[a] != norms[b] ? norms[a] > norms[b] : a < b;
   });
-  constexpr double kNew = 1e-16;  // minimum share of a row's squared norm beyond the others
+  constexpr double kNew = 1e-16;  // minimum share of a row's squared norm outside the others' span
   std::vector<std::size_t> chosen;
   std::vector<double> basis;  // [chosen, width], orthonormal
   std::vector<double> rest(width);

@@ -43,12 +43,12 @@ class LowRankKernel {
   std::vector<double> parameters_;
 };
 
-/// Data that a kernel is fitted on: queries, and the attention output that they should produce.
+/// Training data of a kernel: queries, and the attention output that they should produce.
 struct LowRankTask {
   std::vector<double> queries;  // [n, d]
   std::vector<double> keys;     // [m, d]: evicted keys
   std::vector<double> values;   // [m, d]
-  std::vector<double> visible;  // [n, m]: 1 where the query comes after the key, else 0
+  std::vector<double> visible;  // [n, m]: 1 if the query comes after the key, else 0
   // Over the kept entries: sum of e^(logit - shift) v [n, d], sum of e^(logit - shift) [n], and the
   // shift.
   std::vector<double> kept_out, kept_sum, shift;

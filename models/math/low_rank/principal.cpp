@@ -47,7 +47,7 @@ PrincipalBasis principal_basis(std::span<const float> rows, std::int64_t n, std:
   PrincipalBasis out;
   out.width = width;
   out.mean.assign(mean.data(), mean.data() + width);
-  // Eigenvalues ascend. Those of rounding have arbitrary vectors.
+  // Eigenvalues ascend. Eigenvalues due to rounding have arbitrary vectors.
   constexpr double kRounding = 1e-12;
   const Eigen::VectorXd& values = solver.eigenvalues();
   const double min = kRounding * static_cast<double>(std::max(n, width)) * values[width - 1];

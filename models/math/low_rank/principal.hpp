@@ -10,8 +10,8 @@ namespace kvsim {
 struct PrincipalBasis {
   std::int64_t width = 0, rank = 0;
   std::vector<double> mean;  // [width]
-  /// [rank, width], orthonormal, by falling variance; the largest component of each is positive, so
-  /// that codes of coefficients do not depend on the solver's signs.
+  /// [rank, width], orthonormal, by decreasing variance; the largest component of each is positive,
+  /// so that codes of coefficients do not depend on the solver's signs.
   std::vector<double> vectors;
 
   /// (row - mean) times the basis: [rank].
@@ -20,9 +20,9 @@ struct PrincipalBasis {
   void restore(std::span<const double> coefficients, std::span<float> row) const;
 };
 
-/// Of rows [n, width], at most `rank` directions, and no more than the rows vary in (one if they
-/// are equal): exact, by the eigenvectors of their covariance in fp64. Work is n width^2 + width^3.
-/// Errors: ContractError if n < 1, rank < 1 or the span is not n * width long.
+/// Computes at most `rank` directions of rows [n, width], limited to the rank of their covariance
+/// (one if all rows are equal). Exact, by the eigenvectors of the covariance in fp64. Work is n
+/// width^2 + width^3. Throws ContractError if n < 1, rank < 1 or the span is not n * width long.
 [[nodiscard]] PrincipalBasis principal_basis(std::span<const float> rows, std::int64_t n,
                                              std::int64_t width, std::int64_t rank);
 

@@ -14,7 +14,7 @@ namespace kvsim {
 /// Computed in fp64 as a projection onto the leading eigenvectors of the smaller Gram matrix.
 /// Singular values below 1e-8 of the largest are therefore not distinguished; their share of the
 /// result is negligible. Work is min(m, n)^2 max(m, n), memory two copies in fp64.
-/// Errors: ContractError if rank < 1 or the span is not m * n long.
+/// Throws ContractError if rank < 1 or the span is not m * n long.
 /// Source: Eckart and Young 1936; ShadowKV factors pre-RoPE keys in this way.
 [[nodiscard]] std::vector<float> nearest_of_rank(std::span<const float> rows, std::int64_t m,
                                                  std::int64_t n, std::int64_t rank);

@@ -16,7 +16,7 @@ enum class CosineWeights : unsigned char {
 };
 
 /// Merges `joining` into the kept entry `key`, `value` [d]: the weighted sum of all rows, in fp64
-/// in the given order. Errors: ContractError if a length disagrees or `joining` is empty.
+/// in the given order. Throws ContractError if a length disagrees or `joining` is empty.
 /// Source: D2O (Wan et al. 2024); for kCode, its released code.
 void cosine_merge(std::span<double> key, std::span<double> value,
                   std::span<const CosineJoining> joining, CosineWeights weights);

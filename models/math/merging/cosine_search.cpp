@@ -50,8 +50,8 @@ void cosines(std::span<const float> row, std::span<const float> keys, std::span<
   for (const float x : row) own += static_cast<double>(x) * static_cast<double>(x);
   const double by = inverse(own);
   const std::size_t whole = d / 4 * 4;
-  // Sums of several keys advance together, since each waits for its previous addition. The order of
-  // a key's additions does not depend on how many keys these are.
+  // Sums of several keys are interleaved, since each waits for its previous addition. The order of
+  // a key's additions does not depend on the number of keys.
   const auto of_keys = [&]<std::size_t kKeys>(std::size_t first,
                                               std::integral_constant<std::size_t, kKeys>) {
     const float* key = keys.data() + first * d;

@@ -6,14 +6,14 @@
 
 namespace kvsim {
 
-/// The most similar row; index -1: there was none to compare with.
+/// The most similar row; index -1: there were no rows to compare with.
 struct CosineMatch {
   std::int32_t index = -1;
   double cosine = 0;
 };
 
 /// cosine[i] = row . keys[i] / (|row| |keys[i]|), 0 if either vanishes. fp64 sums in the lane order
-/// of GroupAttention. row [d], keys [n, d], cosine [n]. Errors: ContractError if lengths disagree.
+/// of GroupAttention. row [d], keys [n, d], cosine [n]. Throws ContractError if lengths disagree.
 void cosines(std::span<const float> row, std::span<const float> keys, std::span<double> cosine);
 
 /// For each row of `rows` [m, d], the most similar row of `keys` [n, d]; ties go to the lower

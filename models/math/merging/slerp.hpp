@@ -17,7 +17,7 @@ struct Slerp {
 ///
 /// a, b, e [h]; e has norm 1, or 0 if both rows are zero. If one row is zero, e is the direction of
 /// the other. Below 1e-4 rad the interpolation is linear, then normalised. Computed in fp64.
-/// Errors: ContractError if lengths disagree. Source: MiniCache (Liu et al. 2024), eq. (3).
+/// Throws ContractError if lengths disagree. Source: MiniCache (Liu et al. 2024), eq. (3).
 Slerp slerp(std::span<const double> a, std::span<const double> b, double t, std::span<double> e);
 
 }  // namespace kvsim

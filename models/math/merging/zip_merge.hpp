@@ -46,10 +46,10 @@ struct ZipRule {
 ///
 /// q [d], fp64: the query for which kAdditive is exact (other rules ignore it); scale: that of the
 /// softmax.
-/// Errors: ContractError if there are no members, lengths disagree, votes <= 0, or kAdditive has no
+/// Throws ContractError if there are no members, lengths disagree, votes <= 0, or kAdditive has no
 /// q.
-/// Source: KeepKV, eqs. (6), (7), (25) to (27); the guard's range [0.5, 2] and the rules other than
-/// kZip and kConvex are ours.
+/// Source: KeepKV, eqs. (6), (7), (25) to (27). The guard's range [0.5, 2] and the rules other than
+/// kZip and kConvex are not from the paper.
 [[nodiscard]] ZipMerged zip_merge(std::span<const ZipMember> members, const ZipRule& rule,
                                   std::span<const double> q, double scale);
 

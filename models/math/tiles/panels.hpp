@@ -8,10 +8,10 @@
 
 namespace kvsim {
 
-/// Entries of a tile: keys, values and weights of one tile stay in the L2 cache.
+/// Entries per tile: keys, values and weights of one tile fit in the L2 cache.
 inline constexpr std::size_t kTileEntries = 256;
 
-/// Where the queries of a block of steps are in panels of `width` lanes. A step's queries are in
+/// Placement of the queries of a block of steps in panels of `width` lanes. A step's queries are in
 /// one panel if they fit; a lane without a query is 0.
 struct PanelLayout {
   std::size_t steps = 0, group = 1, width = 1;
@@ -35,7 +35,8 @@ struct PanelLayout {
   }
 };
 
-/// The number of steps of a block: its queries fill panels, and their sums stay in the caches.
+/// Returns the number of steps per block: its queries fill panels, and their sums fit in the
+/// caches.
 [[nodiscard]] inline std::size_t block_steps(std::size_t group) {
   return std::clamp<std::size_t>(kTileEntries / group, 8, 64);
 }

@@ -107,7 +107,7 @@ void RunningAttention::finish(std::span<T> out, std::span<double> log_sum) const
       const std::size_t panel = layout_.panel(step, g);
       const std::size_t lane = layout_.lane(step, g);
       const double sum = sum_[panel * width + lane];
-      // Where every entry is minus infinity to a query, none is counted.
+      // If every entry is minus infinity for a query, no entry counts.
       if (std::isnan(sum) || (sum == 0 && visited_[step] != 0)) {
         throw InputError{fmt::format("query head {} of step {}", g, step),
                          "scores that are numbers",

@@ -19,16 +19,16 @@ class RunningAttention {
  public:
   RunningAttention(std::int32_t group, std::int32_t head_dim, double scale);
 
-  /// Starts a block: `steps` queries per head from position `first` on; q [group, tokens, d],
+  /// Starts a block: `steps` queries per head, starting at position `first`; q [group, tokens, d],
   /// unscaled.
   void start(std::span<const float> q, std::int64_t tokens, std::int64_t first, std::size_t steps);
-  /// Adds entries: keys, values [entries, d]. Entry e is visible at steps born[e] to gone[e],
-  /// without gone[e]; an empty `born` means from the first step, an empty `gone` to the last.
-  /// Errors: ContractError if lengths disagree.
+  /// Adds entries: keys, values [entries, d]. Entry e is visible at steps born[e] to gone[e] - 1;
+  /// an empty `born` means from the first step, an empty `gone` to the last.
+  /// Throws ContractError if lengths disagree.
   void add(std::span<const float> keys, std::span<const float> values,
            std::span<const std::int32_t> born = {}, std::span<const std::int32_t> gone = {});
-  /// out [steps, group, d] and the log-sum-exp of each query's logits [steps, group]. Every query
-  /// must have seen an entry.
+  /// Writes out [steps, group, d] and the log-sum-exp of each query's logits [steps, group]. At
+  /// least one entry must have been visible to every query.
   template <class T>
   void finish(std::span<T> out, std::span<double> log_sum) const;
 
@@ -41,7 +41,7 @@ class RunningAttention {
   std::vector<float> highest_;                // [panels, width], unscaled
   std::vector<double> sum_, total_, factor_;  // [panels, width], [panels, d, width], [width]
   std::vector<float> scores_, part_;          // [kTileEntries, width], [d, width]
-  std::vector<std::uint8_t> visited_;         // [steps]; 1: it has seen an entry
+  std::vector<std::uint8_t> visited_;         // [steps]; 1: an entry was visible
 };
 
 }  // namespace kvsim

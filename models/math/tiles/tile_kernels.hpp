@@ -25,16 +25,17 @@ struct TileKernels {
               const float* weights, float* out);
 
   /// The visibility of a tile's entries: entry i is visible to the queries of steps born[i] to
-  /// gone[i], without gone[i]; `steps` holds the step of each lane.
+  /// gone[i] - 1; `steps` holds the step of each lane.
   struct Visible {
     const std::int32_t* born;
     const std::int32_t* gone;  // nullptr: never
     const std::int32_t* steps;
   };
   /// One step of a running softmax: replaces unscaled scores [entries, width] by the weights
-  /// e^(scale (score - highest)), raises `highest` [width] to the tile's maximum, and adds the
-  /// weights to `sum` [width] after a factor for the old maximum, which it returns in `factor`.
-  /// `visible` is nullptr if every query sees every entry. Returns whether a factor is not 1.
+  /// e^(scale (score - highest)), raises `highest` [width] to the tile's maximum, multiplies `sum`
+  /// [width] by a correction for the old maximum, which it returns in `factor`, and adds the
+  /// weights. `visible` is nullptr if every entry is visible to every query. Returns whether any
+  /// factor differs from 1.
   bool (*soften)(float* scores, std::size_t entries, float scale, const Visible* visible,
                  float* highest, double* sum, double* factor);
   /// total[c, lane] = total[c, lane] factor[lane] + part[c, lane].
@@ -42,20 +43,20 @@ struct TileKernels {
 
   /// Adds the softmax of a panel's queries to column sums, in fp64 and in the order of the lanes:
   /// sums[i] += weight[lane] e^{scale scores[i, lane]} / (the lane's sum). Entry i is visible to
-  /// the queries with visible[lane] > i; a lane that sees nothing must have weight 0. Overwrites
-  /// scores [entries, width_precise].
+  /// the queries with visible[lane] > i; a lane without visible entries must have weight 0.
+  /// Overwrites scores [entries, width_precise].
   void (*add_columns)(double* scores, std::size_t entries, double scale, const double* visible,
                       const double* weight, double* sums);
 
-  /// probabilities[i] = e^{logits[i]} / sum in fp64, and returns ln of the sum. Both buffers extend
-  /// to the next multiple of four: the padding of `probabilities` is set to 0, that of `logits` is
-  /// ignored. entries >= 1; a logit of -infinity has probability 0.
+  /// Sets probabilities[i] = e^{logits[i]} / sum in fp64, and returns ln of the sum. Both buffers
+  /// extend to the next multiple of four: the padding of `probabilities` is set to 0, that of
+  /// `logits` is ignored. entries >= 1; a logit of -infinity has probability 0.
   double (*softmax)(const double* logits, std::size_t entries, double* probabilities);
 };
 
-/// The kernels of the widest instruction set that this processor and this build have.
+/// Returns the kernels of the widest instruction set supported by this processor and this build.
 [[nodiscard]] const TileKernels& tile_kernels();
-/// Those of the build's own instruction set, for tests.
+/// Returns the kernels of the build's baseline instruction set, for tests.
 [[nodiscard]] const TileKernels& tile_kernels_baseline();
 
 }  // namespace kvsim

@@ -1,4 +1,4 @@
-// Compiled for x86-64-v4 where the build is for x86-64-v3; otherwise empty.
+// Compiled for x86-64-v4 if the build targets x86-64-v3; otherwise empty.
 
 #ifdef KVSIM_AVX512_KERNELS
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// The kernels of TileKernels for the instruction set that the including file is compiled for.
-// Everything is local to that file, and no standard template is used: a function shared with other
-// files would be compiled for one processor and run on another.
+// The kernels of TileKernels for the instruction set of the including file. Everything has internal
+// linkage, and no standard template is used: a function shared with other files could be compiled
+// for one processor and run on another.
 
 #if defined(__AVX512F__) || defined(__FMA__)
 #include <immintrin.h>

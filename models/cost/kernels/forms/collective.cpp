@@ -59,7 +59,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
     {"pcie_sharing", "1", "exponent of how GPUs share PCIe: 1 is one root for all", 1.5, 0, 3},
 }};
 
-/// A limit leaves no trace far below it: fits also start from limits of 1.5 and 6 MB.
+/// A limit has no effect far below it: fits also start from limits of 1.5 and 6 MB.
 constexpr std::array<double, 2 * kCount> kStarts = [] {
   std::array<double, 2 * kCount> out{};
   for (std::size_t i = 0; i < kCount; ++i) out[i] = out[kCount + i] = kCoefficients[i].start;
@@ -72,8 +72,8 @@ double squared(double x) { return x * x; }
 double eighth_power(double x) { return squared(squared(squared(x))); }
 double eighth_root(double x) { return std::sqrt(std::sqrt(std::sqrt(x))); }
 
-/// The library takes the quickest of its algorithms; near a switch it is not always the right one,
-/// and the minimum is rounded off.
+/// The library uses the fastest of its algorithms; near a switch its choice is not always optimal,
+/// so the minimum is smoothed.
 class Quickest {
  public:
   void offer(double us) { us_[static_cast<std::size_t>(n_++)] = us; }
@@ -91,16 +91,17 @@ class Quickest {
   std::ptrdiff_t n_ = 0;
 };
 
-/// The least of: rings under the three protocols of NCCL (latency a step, and a share of the link);
-/// for all-reduce the reduction in an NVLink switch (from Hopper on), and the one- and two-shot
-/// kernels of serving frameworks. Between nodes only rings, at the network's rate.
+/// Returns the minimum of: rings with NCCL's three protocols (latency per step, and a fraction of
+/// the link rate); for all-reduce also the reduction in an NVLink switch (since Hopper), and the
+/// one- and two-shot kernels of serving frameworks. Between nodes only rings, at the network's
+/// rate.
 double microseconds(const KernelCall& any, const KernelFormat&, const KernelGpu& gpu,
                     const double* c) {
   const auto& call = std::get<CollectiveCall>(any);
   const double gpus = call.gpus;
   const double node = std::clamp(call.gpus_per_node, 1.0, gpus);
   const bool one_node = gpus <= node;
-  // Bytes a µs.
+  // Bytes per µs.
   const bool nvlink = gpu.nvlink > 0 && gpus <= gpu.nvlink_gpus;
   const double link =
       nvlink ? gpu.nvlink / 2e6
@@ -149,7 +150,7 @@ double microseconds(const KernelCall& any, const KernelFormat&, const KernelGpu&
       quickest.offer(c[kSwitchUs] + call.bytes * (1 + 1 / gpus) / (link * c[kSwitchShare]));
     }
     const double sync = c[kSyncUs] * gpus;
-    // Far above the limit no time is the least.
+    // Far above the limit this time is never the minimum.
     const double over = 1 + eighth_power(call.bytes / (1e6 * c[kShotLimit]));
     quickest.offer(over *
                    (c[kOneShotUs] + sync + (gpus - 1) * call.bytes / (link * c[kOneShotShare])));

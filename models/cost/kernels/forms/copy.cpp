@@ -8,13 +8,13 @@ namespace {
 
 enum Index : std::size_t { kFixedUs, kDeviceShare, kHostShare, kPieceUs, kSmallShare, kCount };
 
-// The start values are published measurements, and what counts where nothing was fitted.
-// fixed_us: one page of a KV cache of an A100 at 1.2 GB/s (vLLM pull request 11531) less its bytes.
-// device_share: BabelStream copy, read and write counted: 1.61 of 2.04 TB/s on A100, 2.90 of 3.35
-// on H100, 4.01 of 4.80 on H200 (Azure AI benchmarking guide). host_share: nvbandwidth,
-// pinned: 26.3 of 32 GB/s on A100, 51 to 52 of 64 on H100 and H200 (same). piece_us, small_share:
-// cuMemcpyBatchAsync on H100 (vLLM pull request 42212): 0.6 to 1.0 µs a piece of 4 KiB, 6.3 to 7.1
-// GB/s with pieces up to 24 KiB, then 44 to 52 GB/s.
+// The start values are published measurements; they are used if nothing was fitted. fixed_us: one
+// page of a KV cache on A100 at 1.2 GB/s (vLLM pull request 11531) minus its bytes. device_share:
+// BabelStream copy, counting read and write: 1.61 of 2.04 TB/s on A100, 2.90 of 3.35 on H100, 4.01
+// of 4.80 on H200 (Azure AI benchmarking guide). host_share: nvbandwidth, pinned: 26.3 of 32 GB/s
+// on A100, 51 to 52 of 64 on H100 and H200 (same source). piece_us, small_share: cuMemcpyBatchAsync
+// on H100 (vLLM pull request 42212): 0.6 to 1.0 µs per piece of 4 KiB, 6.3 to 7.1 GB/s with pieces
+// up to 24 KiB, then 44 to 52 GB/s.
 constexpr std::array<Coefficient, kCount> kCoefficients{{
     {"fixed_us", "us", "launch", 8, 0.3, 100},
     {"device_share", "1", "of HBM bandwidth, read and write counted", 0.83, 0.1, 1.1},
@@ -25,7 +25,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
 
 constexpr double kSmallPiece = 24 * 1024;
 
-/// Pieces follow one another: each costs its descriptor or its bytes, whichever takes longer.
+/// Pieces are sequential: each takes the longer of its descriptor and its bytes.
 double microseconds(const KernelCall& any, const KernelFormat&, const KernelGpu& gpu,
                     const double* c) {
   const auto& call = std::get<CopyCall>(any);

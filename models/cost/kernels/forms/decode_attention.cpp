@@ -7,12 +7,12 @@
 namespace kvsim {
 namespace {
 
-/// Tokens that one step of a thread block takes: 128 in FlashAttention-2 and -3 at a head width of
-/// 128, and near enough in FlashInfer and TensorRT-LLM's XQA.
+/// Tokens per step of a thread block: 128 in FlashAttention-2 and -3 at a head width of 128, and
+/// similar in FlashInfer and TensorRT-LLM's XQA.
 constexpr double kTile = 128;
 constexpr double kPage = 16;        // tokens: reads are whole multiples of these
 constexpr double kGroupRows = 64;   // query rows of a group that share a thread block's MMA tile
-constexpr double kHeadWidth = 128;  // at which the tile and row times are quoted
+constexpr double kHeadWidth = 128;  // head width of the tile and row times
 
 /// Names of the coefficients, in their order.
 enum : std::size_t {
@@ -171,8 +171,8 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
      .high = 60},
 }};
 
-/// Kernels as they are: one that shares an SM among two blocks, one that does not split a sequence
-/// when query heads are not grouped (FlashAttention-2), one with a narrow kernel for little work
+/// Existing kernels: one whose blocks share an SM in pairs, one that does not split a sequence when
+/// query heads are not grouped (FlashAttention-2), one with a narrow kernel for little work
 /// (TensorRT-LLM).
 constexpr auto kStarts = [] {
   std::array<double, 4 * kCount> starts{};
@@ -196,10 +196,11 @@ double fourth(double x) { return square(square(x)); }
 
 /// With n = batch × KV heads (× the groups of 64 query rows):
 ///
-///   splits = what fills the SMs: slots / n, from 1 to the tiles of a sequence or the kernel's most
+///   splits = number that fills the SMs: slots / n, from 1 to the tiles of a sequence or the
+///            kernel's maximum
 ///   latency = (block + tile × tiles / splits) × waves of the SMs' slots + tile × (tiles of the
 ///             longest head - tiles) / splits
-///   memory = bytes / HBM rate, or / L2 rate as far as the cache stays there from call to call
+///   memory = bytes / HBM rate, or / L2 rate for the part that stays in L2 between calls
 ///   compute = (query rows + padding) × entries / peak
 ///   time = fixed + combining + regrouping + ⁴√(latency⁴ + memory⁴ + compute⁴) + tail + n × head +
 ///          query rows × row
@@ -239,7 +240,7 @@ double microseconds(const KernelCall& call, const KernelFormat& format, const Ke
 
   const double pages = std::ceil(kv_len / kPage) * kPage;
   const double bytes = 2 * batch * heads * pages * a.head_dim * format.stored_bytes;
-  // Steep: a cache read in order either stays in L2 or evicts itself.
+  // Steep: a sequentially read cache either stays in L2 or evicts itself.
   const double fill = square(fourth(std::min(bytes / (c[kL2Share] * gpu.l2), 1e4)));
   const double missed = square(fill) / (1 + square(fill));
   const double hbm = 1e-6 * c[kMemory] * gpu.bandwidth;  // bytes per µs

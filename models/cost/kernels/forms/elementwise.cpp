@@ -9,11 +9,11 @@
 namespace kvsim {
 namespace {
 
-// Streams over memory, one row per thread block: a few rows take as long as one, many are bound by
-// bandwidth. Bytes served by the L2 cache move at its rate. PyTorch gathers up to 16 embeddings one
-// after another in one kernel, more than that in parallel.
+// Streaming kernels, one row per thread block: a few rows take as long as one, many are limited by
+// bandwidth. Bytes served by the L2 cache move at its rate. PyTorch gathers up to 16 embeddings
+// sequentially in one kernel, more than that in parallel.
 enum C : std::size_t {
-  kLaunch,  // five of them, one a kind, and so the next two
+  kLaunch,  // five of them, one per kind, also for the next two
   kRow = 5,
   kBandwidth = 10,
   kCacheShare = 15,

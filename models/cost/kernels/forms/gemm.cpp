@@ -20,8 +20,8 @@ using tiles::Tile;
 // sums are reduced afterwards. The library uses the fastest of its tile shapes ("adaptive",
 // cuBLAS), or one chosen only by the number of rows ("dispatched", the fp8 kernels of vLLM and
 // SGLang); `dispatch` is the share of the second. fp8 kernels with block scales add each step's
-// partial sums in fp32 outside the tensor cores, which matters if these are fast and not if they
-// are slow (H20). Long kernels run into the power limit: `throttle`.
+// partial sums in fp32 outside the tensor cores, which matters if the tensor cores are fast but not
+// if they are slow (H20). Long kernels reach the power limit: `throttle`.
 enum C : std::size_t {
   kLaunch,
   kArithmetic,
@@ -165,9 +165,9 @@ constexpr std::array<Coefficient, kCount> kCoefficients{
 
 constexpr std::array<Tile, 7> kTiles{
     {{64, 64}, {128, 64}, {128, 128}, {256, 128}, {128, 256}, {16, 64}, {32, 64}}};
-constexpr double kDepth = 32;  // of k, a multiple of which a block walks
+constexpr double kDepth = 32;  // elements of k; a block iterates over multiples of this
 constexpr double kMaxSplits = 64;
-constexpr double kMinSplitDepth = 256;  // elements of k that a split keeps
+constexpr double kMinSplitDepth = 256;  // minimum elements of k per split
 // The rate of an H100 SM that `throttle` refers to: 989.4 TFLOP/s in 16 bit over 132.
 constexpr double kThrottleFlops = 7.5e12;
 
@@ -177,22 +177,23 @@ Tile dispatched(double m) {
   return m <= 64 ? Tile{64, 64} : m <= 128 ? Tile{64, 128} : Tile{128, 128};
 }
 
-/// Everything about a call that no tile changes. Rates are kept as times, since dividing is slow.
+/// All values of a call that do not depend on the tile. Rates are stored as times, since division
+/// is slow.
 struct Problem {
   double m, n, k;
   double sms;
   const double* c;
   bool block_scaled;
-  double element_us;      // arithmetic of one step, for an element of the tile
-  double row_us;          // taking one row or column of it in, once a step
-  double row_load_us;     // loading a row of activations of one step
-  double column_load_us;  // loading a column of weights of one step
+  double element_us;      // arithmetic of one step, per element of the tile
+  double row_us;          // loading one row or column of the tile, per step
+  double row_load_us;     // loading a row of activations, per step
+  double column_load_us;  // loading a column of weights, per step
   double write_us;        // writing an element
   double memory_us;       // every operand once
-  double partial_sum_us;  // reducing an element, for each part of k
-  double depth;           // whole turns of kDepth in k, where it is not split
+  double partial_sum_us;  // reducing an element, per part of k
+  double depth;           // whole steps of kDepth in k, if it is not split
 
-  /// Time of the tiles, their number `grid`, that walk `turns` of k in `splits` parts.
+  /// Returns the time of `grid` tiles that iterate over `turns` steps of k in `splits` parts.
   [[nodiscard]] double tiles_us(Tile tile, double grid, double splits, double turns) const {
     const double area = tile.m * tile.n;
     const double m_used = std::min(tile.m, m);
@@ -241,7 +242,7 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   const double bandwidth = machine.bandwidth;
   const double even = bandwidth / machine.sms;
   const double operand = tiles::operand_bytes(format);
-  // The promotion of block-scaled sums is an addition for each 128 of k.
+  // Promotion of block-scaled sums takes one addition per 128 of k.
   const double promotion = format.block_scaled ? c[kPromotion] / machine.fp32 : 0;
   const double load = kStep / (even * c[kSmBandwidth]);
   const double bytes =
@@ -260,8 +261,8 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
                         .memory_us = bytes / (bandwidth * c[kMemory]),
                         .partial_sum_us = 1 / (bandwidth * c[kSplitBandwidth]),
                         .depth = tiles::whole(call.k / kDepth)};
-  // Kernels with block scales try every shape and never split k (DeepGEMM).
-  // Up to 4 rows of integer weights go to kernels outside the tensor cores, which do
+  // Kernels with block scales try every shape and never split k (DeepGEMM). Products of up to 4
+  // rows with integer weights use kernels outside the tensor cores, which do split k
   // (TensorRT-LLM).
   const bool vector = call.m <= 4 && !is_fp8(format.compute);
   const double dispatch = format.block_scaled || vector ? 0 : c[kDispatch];
@@ -272,7 +273,7 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   us += c[kThrottle] * density * ideal * us / (us + c[kThrottleTime]);
   us += c[kLaunch];
   if (format.quantises) {
-    // Reads 16 bit, writes 8, and reads again for the scale where rows do not fit an SM.
+    // Reads 16 bit, writes 8, and reads again for the scale if rows do not fit in an SM.
     us += c[kQuantiseLatency] + call.m * c[kQuantiseRow] +
           3 * call.m * call.k / (bandwidth * c[kQuantiseBandwidth]);
   }

@@ -12,8 +12,8 @@ namespace {
 using tiles::kStep;
 using tiles::Tile;
 
-// One product of every expert in one kernel (DeepGEMM): tiles as in a plain product, each expert's
-// rows padded to the tile's height.
+// One product per expert, all in one kernel (DeepGEMM): tiles as in a plain product, with each
+// expert's rows padded to the tile's height.
 enum C : std::size_t {
   kLaunch,
   kArithmetic,
@@ -107,7 +107,7 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   const tiles::Machine machine = tiles::machine_of(gpu, format);
   const double operand = tiles::operand_bytes(format);
   const double even = machine.bandwidth / machine.sms;
-  const double rows = call.rows / call.experts;  // of an expert
+  const double rows = call.rows / call.experts;  // per expert
   const double visited = std::min(1.0, rows) * call.experts;
   const double memory = (visited * call.n * call.k * format.stored_bytes +
                          call.rows * (call.k * operand + 2 * call.n)) /

@@ -29,8 +29,8 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
     {"prompt_memory", "1", "prompt: share of the HBM bandwidth, scores in fp32", 0.7, 0.02, 4},
 }};
 
-/// Keys that a thread block scores at least, and queries of a prompt that it takes: it goes through
-/// all of their keys (DeepGEMM, fp8_paged_mqa_logits and fp8_mqa_logits).
+/// Minimum keys that a thread block scores, and prompt queries per thread block, which iterates
+/// over all of their keys (DeepGEMM, fp8_paged_mqa_logits and fp8_mqa_logits).
 constexpr double kBlockKeys = 256;
 constexpr double kBlockQueries = 4;
 
@@ -59,7 +59,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
     {"together", "rows", "that an SM takes at once", 2, 0.5, 16},
 }};
 
-/// A thread block per row; rows that keep all their scores have nothing to do.
+/// One thread block per row; rows that keep all their scores need no work.
 double microseconds(const KernelCall& any, const KernelFormat&, const KernelGpu& gpu,
                     const double* c) {
   const auto& call = std::get<IndexChoiceCall>(any);

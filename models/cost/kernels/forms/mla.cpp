@@ -7,10 +7,10 @@
 namespace kvsim {
 namespace {
 
-// DeepSeek-V2 and -V3: latent of 512 and rotary part of 64 a token; heads 128 + 64 wide, values
+// DeepSeek-V2 and -V3: latent of 512 and rotary part of 64 per token; heads 128 + 64 wide, values
 // 128.
 constexpr double kRank = 512, kRope = 64, kHead = 128;
-constexpr double kTile = 128;      // tokens of a step: two of FlashMLA's blocks of 64, in turn
+constexpr double kTile = 128;      // tokens per step: two of FlashMLA's blocks of 64, alternately
 constexpr double kGroupRows = 64;  // query heads that share a thread block's MMA tile
 
 enum : std::size_t {
@@ -168,7 +168,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
      .high = 2000},
 }};
 
-/// A stack timed outside CUDA graphs.
+/// Start values for a stack timed outside CUDA graphs.
 constexpr auto kStarts = [] {
   std::array<double, kCount> start{};
   for (std::size_t i = 0; i < kCount; ++i) start[i] = kCoefficients[i].start;
@@ -180,7 +180,7 @@ double square(double x) { return x * x; }
 double fourth(double x) { return square(square(x)); }
 double round_max(double a, double b) { return std::sqrt(std::sqrt(fourth(a) + fourth(b))); }
 
-/// Absorbed: every head reads the one latent. As decode attention with one KV head, see there.
+/// Absorbed: every head reads the same latent, as in decode attention with one KV head.
 double decode(const MlaCall& a, const KernelFormat& format, const KernelGpu& gpu, const double* c) {
   const double batch = std::max(1.0, a.batch);
   const double seq_len = std::max(1.0, a.seq_len);
@@ -204,13 +204,14 @@ double decode(const MlaCall& a, const KernelFormat& format, const KernelGpu& gpu
          c[kTail] * size / (1 + size) + 1e-3 * batch * (c[kRow] * a.heads + c[kSequence]);
 }
 
-/// Expanded to heads: streams of what goes in, between and out, then causal attention.
+/// Expanded to heads: streaming of inputs, intermediates and outputs, then causal attention.
 double prefill(const MlaCall& a, const KernelFormat& format, const KernelGpu& gpu,
                const double* c) {
   const double batch = std::max(1.0, a.batch);
   const double seq_len = std::max(1.0, a.seq_len);
   const double tokens = batch * seq_len;
-  // Keys and values of a prefix are half of what a new token brings: it has no query, no output.
+  // A prefix token moves half the bytes of a new token: its keys and values, but no query and
+  // output.
   const double prefix = batch * a.prefix;
   const double flops = tokens * (2 * a.prefix + seq_len + 1) * a.heads * (2 * kHead + kRope);
   const double compute = 1e6 * flops / (c[kPrefillCompute] * gpu.peak(format.compute));
@@ -222,9 +223,9 @@ double prefill(const MlaCall& a, const KernelFormat& format, const KernelGpu& gp
   return c[kPrefillFixed] + compute + stream;
 }
 
-/// time = ⁴√(host⁴ + kernels⁴): a host that launches slowly is a floor. Left out: the projections
-/// around the core. No cached prefix at prefill was measured: it counts as its share of
-/// arithmetic and traffic.
+/// time = ⁴√(host⁴ + kernels⁴): a host with slow launches is a lower bound. Not modelled: the
+/// projections around the core. There are no measurements of cached prefixes at prefill: a prefix
+/// counts by its share of arithmetic and traffic.
 double microseconds(const KernelCall& call, const KernelFormat& format, const KernelGpu& gpu,
                     const double* c) {
   const auto& a = std::get<MlaCall>(call);

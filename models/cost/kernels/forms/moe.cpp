@@ -16,11 +16,12 @@ using moe::tiles_high;
 using tiles::kStep;
 using tiles::Tile;
 
-// A layer's routed experts: rows are grouped by expert, two grouped products (gate with up, then
-// down) with the activation between, and the weighted sum of each token's rows. An expert's rows
-// are padded to the tile's height, so small batches pay a tile an expert and read its weights;
-// large ones pay arithmetic. With expert parallelism the time is that of the busiest GPU; kernels
-// that were given the rows of all experts skip the others' at a cost: `remote`.
+// A layer's routed experts: rows are grouped by expert, followed by two grouped products (gate with
+// up, then down) with the activation between them, and the weighted sum of each token's rows. An
+// expert's rows are padded to the tile's height: small batches pay one tile per expert and the
+// reading of its weights, large ones pay arithmetic. With expert parallelism the time is that of
+// the most loaded GPU; kernels that receive the rows of all experts skip those of other GPUs at a
+// cost: `remote`.
 enum C : std::size_t {
   kLaunch,
   kArithmetic,
@@ -137,7 +138,7 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   for (std::size_t i = 0; i < kTiles.size(); ++i) {
     const Tile tile = kTiles[i];
     high[i] = local * tiles_high(loads, tile.m) + remote / tile.m;
-    // Rows of an expert fill about half a tile: the others are not read.
+    // An expert's rows fill about half a tile: the other rows are not read.
     step[i] = std::max(
         {2 * kStep * (tile.m * tile.n + c[kTileEdge] * (tile.m + tile.n)) /
              (machine.flops * c[kArithmetic]),
@@ -157,7 +158,8 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
     }
     return tiles::overlap(best, bytes / (machine.bandwidth * c[kMemory]), c[kOverlap]);
   };
-  // The activation reads gate and up and writes one, the sum reads every row and writes a token.
+  // The activation reads gate and up and writes one tensor; the sum reads every row and writes a
+  // token.
   const double stream =
       rows / call.ep * (6 * inter + 2 * call.hidden) + 2 * call.tokens * call.hidden;
   return c[kLaunch] + product(2 * inter, call.hidden) + product(call.hidden, inter) +

@@ -8,22 +8,22 @@
 #include "models/cost/kernels/call.hpp"
 #include "models/cost/kernels/forms/tiles.hpp"
 
-// How the rows of a layer's routed experts fall on them, for kernels that group rows by expert.
+// Distribution of rows over a layer's routed experts, for kernels that group rows by expert.
 namespace kvsim::moe {
 
-inline constexpr std::size_t kParts = 4;  // equal shares of the experts, by their load
+inline constexpr std::size_t kParts = 4;  // quantiles of experts by load
 
-/// Rows that the experts of the busiest GPU get, in `kParts` equal groups of them.
+/// Rows of the experts on the busiest GPU, in `kParts` groups of equal size.
 struct Loads {
   std::array<double, kParts> rows{};
-  std::array<double, kParts> visited{};  // share of the group's experts with any row
+  std::array<double, kParts> visited{};  // share of the group's experts with at least one row
   double mean = 0;
   double mean_visited = 0;
   bool even = true;
 };
 
-/// Loads follow a density x^-skew between 1 and 0.8 tokens, as serving benchmarks draw them
-/// (aiconfigurator, power_law_1.2); skew 0 spreads rows evenly.
+/// Loads follow a density x^-skew between 1 and 0.8 tokens, as in serving benchmarks
+/// (aiconfigurator, power_law_1.2); skew 0 distributes rows evenly.
 inline Loads loads_of(const MoeCall& call, double imbalance) {
   Loads out;
   const double mean = call.tokens * call.top_k / call.experts;
@@ -48,7 +48,8 @@ inline Loads loads_of(const MoeCall& call, double imbalance) {
   }
   double scale = mean * kParts / sum;
   if (call.ep > 1) {
-    // Busiest of `ep` sums of independent loads; that of 8 normal ones is 1.4 deviations above.
+    // Busiest of `ep` sums of independent loads; the maximum of 8 normal variables is 1.4
+    // deviations above the mean.
     const double variance = squares * kParts / (sum * sum) - 1 + 1 / mean;
     const double local = call.experts / call.ep;
     const double drawn = 1 + imbalance * std::sqrt(variance * (1 - 1 / call.ep) / local);
@@ -56,14 +57,14 @@ inline Loads loads_of(const MoeCall& call, double imbalance) {
   }
   for (std::size_t i = 0; i < kParts; ++i) {
     out.rows[i] *= scale;
-    out.visited[i] = 1 - std::exp(-out.rows[i]);  // rows fall on the group's experts at random
+    out.visited[i] = 1 - std::exp(-out.rows[i]);  // random assignment to experts
     out.mean += out.rows[i] / kParts;
     out.mean_visited += out.visited[i] / kParts;
   }
   return out;
 }
 
-/// Tiles of height `height` that an expert takes, in the mean.
+/// Returns the mean number of tiles of height `height` per expert.
 inline double tiles_high(const Loads& loads, double height) {
   if (loads.even) {
     return loads.mean < 1 ? loads.mean : tiles::whole(loads.mean / height);

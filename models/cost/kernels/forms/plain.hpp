@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// The roofline with three fitted numbers: what a family uses that needs no more.
+/// The roofline with three fitted numbers, for families that need nothing else.
 ///
 ///   time = fixed + max(flops / (peak * compute), bytes / (bandwidth * memory))
 inline constexpr std::array<Coefficient, 3> kPlainCoefficients{

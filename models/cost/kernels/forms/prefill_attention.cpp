@@ -31,37 +31,37 @@ constexpr std::array<Coefficient, 13> kCoefficients{{
     {"power_cap", "1", "slowdown of calls far above 8 ms, where the clock sinks", 0.1, 0, 1},
 }};
 
-constexpr double kTileRows = 128;    // queries of a tile
-constexpr double kTileColumns = 64;  // keys of a step along it
+constexpr double kTileRows = 128;    // queries per tile
+constexpr double kTileColumns = 64;  // keys per step of a tile
 constexpr double kBlockThreads = 512;
 constexpr double kSustainedUs = 8000;
-constexpr double kClock = 1.8e9;  // Hz; the SM's own times are given at it
+constexpr double kClock = 1.8e9;  // Hz; reference clock of the times per SM
 
 double squared(double x) { return x * x; }
 double eighth_power(double x) { return squared(squared(squared(x))); }
 double eighth_root(double x) { return std::sqrt(std::sqrt(std::sqrt(x))); }
 
-/// SM clock, Hz, from the fp32 rate: two operations a lane, of which an SM has 128, or 64 on the
-/// chips for data centres before Hopper.
+/// Returns the SM clock in Hz from the fp32 rate: two operations per lane and clock, with 128 lanes
+/// per SM, or 64 on data-center chips before Hopper.
 double sm_clock(const KernelGpu& gpu) {
   const double flops = gpu.fp32_flops / gpu.sms;
   return flops / (flops > 256e9 ? 256 : 128);
 }
 
-/// Tiles of one way to fill them, of an SM's time.
+/// Tiles for one way of filling them, in SM time.
 struct Tiling {
-  double total_us = 0;    // of all tiles
-  double longest_us = 0;  // the last rows' tile, which sees every column
+  double total_us = 0;    // over all tiles
+  double longest_us = 0;  // the last rows' tile, which reads every column
   double tiles = 0;
 };
 
-/// `units` sequences × heads, each of `rows` queries of which `group` share a position.
+/// `units` sequences × heads, each with `rows` queries, `group` of which share a position.
 Tiling tile(double units, double rows, double group, double tokens, double prefix, double columns,
             double parts, double split, double tile_us, double column_us) {
   const double tiles = std::ceil(rows / kTileRows);
-  const double step = kTileRows / group;  // positions a tile advances
-  // The causal staircase: tile i of a unit sees prefix + (i + 1) step keys, the last one all; steps
-  // that are not whole column tiles lose half a column tile each on average.
+  const double step = kTileRows / group;  // positions per tile
+  // The causal staircase: tile i of a unit reads prefix + (i + 1) step keys, the last one all;
+  // steps that are not whole column tiles waste half a column tile each on average.
   const double seen = std::max(step * tiles * (tiles - 1) / 2 + tokens +
                                    tiles * (prefix + std::max(0.0, kTileColumns - step) / 2),
                                tiles * kTileColumns);
@@ -72,9 +72,9 @@ Tiling tile(double units, double rows, double group, double tokens, double prefi
           .tiles = units * tiles};
 }
 
-/// FlashAttention over tiles of 128 queries: the SMs work through the tiles of all sequences and
-/// heads, longest first; then the traffic of Q, K, V and O that does not overlap at the ends of the
-/// tiles; then the kernel that stores the new keys and values.
+/// FlashAttention over tiles of 128 queries: the SMs process the tiles of all sequences and heads,
+/// longest first; then the traffic of Q, K, V and O that does not overlap at the ends of the tiles;
+/// then the kernel that stores the new keys and values.
 double microseconds(const KernelCall& any, const KernelFormat& format, const KernelGpu& gpu,
                     const double* c) {
   const auto& call = std::get<PrefillAttentionCall>(any);
@@ -88,9 +88,9 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   const double group = heads / kv_heads;
   const double columns = std::ceil((prefix + tokens) / kTileColumns);
 
-  // FlashAttention splits the columns where the tiles of one sequence would leave a fifth of the
-  // SMs idle and there are more than four column tiles (of 128 from Hopper on); at least one part,
-  // whose result goes through memory in fp32, even where the batch fills the GPU.
+  // FlashAttention splits the columns if the tiles of one sequence would leave a fifth of the SMs
+  // idle and there are more than four column tiles (of 128 since Hopper). There is at least one
+  // part, whose result goes through memory in fp32, even if the batch fills the GPU.
   const double sequence_tiles = std::ceil(tokens * heads / kTileRows);
   const double split_columns = gpu.hopper_or_later ? 2 * kTileColumns : kTileColumns;
   const bool splits =
@@ -124,8 +124,8 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   const double byte_us =
       1e6 * missing / (gpu.bandwidth * hbm_share) + (1 - missing) / (1e3 * l2_gbps * gpu.sms);
 
-  // One block a token, of as many threads as the token's keys have elements up to 512: fewer
-  // threads finish sooner, and more of them share an SM.
+  // One block per token with as many threads as the token's keys have elements, up to 512: blocks
+  // with fewer threads finish sooner, and more of them share an SM.
   const double threads = std::min(1.0, kv_heads * dim / kBlockThreads);
   const double blocks_us = batch * tokens * token_us / gpu.sms * threads * std::sqrt(threads);
   const double stored_us = kv_write * byte_us * 2 * batch * tokens * kv_heads * dim *

@@ -54,8 +54,8 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
      .high = 1.2},
 }};
 
-/// Decode reads and writes every state. A prompt's kernels within chunks run in parallel over all
-/// of them; the one that carries the state takes a sequence's chunks in order.
+/// Decode reads and writes every state. For a prompt, kernels within chunks run in parallel over
+/// all chunks; the kernel that carries the state processes a sequence's chunks in order.
 double microseconds(const KernelCall& any, const KernelFormat& format, const KernelGpu& gpu,
                     const double* c) {
   const auto& call = std::get<RecurrenceCall>(any);

@@ -72,8 +72,8 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
      .high = 128},
 }};
 
-/// FlashMLA's sparse kernels compute tiles of 64 query heads whatever a GPU has, and a prompt's
-/// kernel goes through the whole list of a query, positions without an entry included.
+/// FlashMLA's sparse kernels compute tiles of 64 query heads regardless of the heads on a GPU, and
+/// a prompt's kernel processes the whole list of a query, including positions without an entry.
 double microseconds(const KernelCall& any, const KernelFormat& format, const KernelGpu& gpu,
                     const double* c) {
   const auto& call = std::get<SparseAttentionCall>(any);
@@ -82,7 +82,7 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   padded.heads = std::max(call.heads, c[call.decode ? kPaddedHeads : kPromptPaddedHeads]);
   const double arithmetic = 1e6 * work_of(padded, format).flops / gpu.peak(format.compute);
   if (!call.decode) {
-    // A thread block takes one query: fewer queries than SMs take as long as one per SM.
+    // A thread block processes one query: fewer queries than SMs take as long as one per SM.
     return c[kPromptFixed] + arithmetic / c[kPromptCompute] * std::max(1.0, gpu.sms / queries);
   }
   return c[kFixed] + queries * c[kQuery] +

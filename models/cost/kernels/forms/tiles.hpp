@@ -9,18 +9,18 @@
 
 namespace kvsim::tiles {
 
-/// Output tile of one thread block, and how far it walks the inner dimension in one step.
+/// Output tile of one thread block, and its step along the inner dimension.
 struct Tile {
   double m = 128;
   double n = 128;
 };
 inline constexpr double kStep = 64;
 
-/// Shared by forms of matrix products: rates of one multiprocessor (SM), per µs.
+/// Rates of one multiprocessor (SM) per µs, shared by forms of matrix products.
 struct Machine {
   double sms = 1;
-  double flops = 1;      // arithmetic of an SM
-  double fp32 = 1;       // outside the tensor cores, of an SM
+  double flops = 1;      // arithmetic per SM
+  double fp32 = 1;       // outside the tensor cores, per SM
   double bandwidth = 1;  // HBM, bytes of the whole GPU
 };
 inline Machine machine_of(const KernelGpu& gpu, const KernelFormat& format) {
@@ -30,19 +30,19 @@ inline Machine machine_of(const KernelGpu& gpu, const KernelFormat& format) {
           .bandwidth = gpu.bandwidth * 1e-6};
 }
 
-/// Bytes of an activation as the tensor cores take it, after quantisation where there is one.
+/// Returns the bytes of an activation as read by the tensor cores, after any quantisation.
 inline double operand_bytes(const KernelFormat& format) {
   return format.quantises ? bits_of(format.compute) / 8.0 : format.operand_bytes;
 }
 
-/// Least whole number not below `x`, 0 <= x < 2^62: without the call that std::ceil is where the
-/// machine's rounding instruction cannot be assumed.
+/// Returns the smallest integer not below `x`, 0 <= x < 2^62. Avoids the call that std::ceil
+/// compiles to on targets without a guaranteed rounding instruction.
 inline double whole(double x) {
   const auto down = static_cast<double>(static_cast<std::int64_t>(x));
   return down < x ? down + 1 : down;
 }
 
-/// Larger of two times that overlap, rounded off where they are near each other: the p-norm.
+/// Returns the larger of two overlapping times, smoothed where they are similar: the p-norm.
 inline double overlap(double a, double b, double p) {
   const double high = std::max(a, b);
   const double low = std::min(a, b);
@@ -50,8 +50,8 @@ inline double overlap(double a, double b, double p) {
   return high * std::pow(1 + std::pow(low / high, p), 1 / p);
 }
 
-/// Turns of the SMs that `blocks` thread blocks take. `share` of the last, unfilled turn is saved:
-/// blocks of one SM run side by side and the next start early.
+/// Returns the number of waves of `blocks` thread blocks. `share` of the last, partial wave is
+/// saved: blocks share an SM, and those of the next wave start early.
 inline double waves(double blocks, double sms, double share) {
   const double even = blocks / sms;
   return std::max(1.0, whole(even) * (1 - share) + even * share);

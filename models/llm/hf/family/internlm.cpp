@@ -1,4 +1,4 @@
-// LLaMA's layers, with biases of attention where the file says so: InternLM and InternLM2.
+// LLaMA's layers, with biases of attention if the file enables them: InternLM and InternLM2.
 
 #include "models/llm/hf/families.hpp"
 #include "models/llm/hf/keys.hpp"

@@ -9,8 +9,8 @@
 namespace kvsim::hf {
 namespace {
 
-/// Width of the feed-forward block: two thirds of the width that is given, times a factor, rounded
-/// up to a multiple, as transformers' Lfm2MLP does.
+/// Returns the width of the feed-forward block: two thirds of the given width, times a factor,
+/// rounded up to a multiple, as in transformers' Lfm2MLP.
 std::int32_t block_width(const Field& config) {
   const char* key = config.has("block_ff_dim") ? "block_ff_dim" : "intermediate_size";
   std::int64_t width = count(config.at(key), 1, kLargestWidth);

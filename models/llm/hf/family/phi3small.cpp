@@ -1,4 +1,4 @@
-// Blocks of tokens that some layers skip, which a cache holds all the same: Phi-3-small.
+// Block-sparse attention, whose skipped tokens are cached all the same: Phi-3-small.
 
 #include "models/llm/hf/families.hpp"
 #include "models/llm/hf/keys.hpp"
@@ -12,7 +12,7 @@ Llm read_phi3small(const Field& config) {
   const AttentionSpec attention = read_grouped_heads(config, llm.d_model);
   const std::int32_t d_ff = count(config.at("ff_intermediate_size"), 1, kLargestFfn);
   const std::int64_t d = llm.d_model;
-  // Biases of all matrices; the block's first has both halves of its gate (gegelu).
+  // Biases of all matrices; the first matrix of the block has both halves of its gate (gegelu).
   const std::int64_t biases =
       q_width(attention) + 2 * kv_width(attention) + d + 2 * std::int64_t{d_ff} + d;
   const std::int32_t n_layers = read_layer_count(config);
