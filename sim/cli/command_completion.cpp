@@ -1,4 +1,4 @@
-// kvsim completion: what bash, zsh and fish may offer, out of the table of commands and options.
+// kvsim completion: completions for bash, zsh and fish from the table of commands and options.
 
 #include "sim/cli/command_completion.hpp"
 
@@ -31,7 +31,7 @@ std::vector<std::string> names_of(const Entries& entries) {
   return names;
 }
 
-/// Words that may follow the option; none of files and of what no catalogue has.
+/// Words that may follow the option; empty for files and for values without a catalogue.
 std::vector<std::string> completion_words(const Option& option) {
   switch (option.values) {
     case Values::kModels:
@@ -68,7 +68,7 @@ std::vector<std::string> completion_words(const Option& option) {
   return {};
 }
 
-/// Words that a command takes in addition to its options.
+/// Operands of a command.
 std::vector<std::string> operands_of(const Command& command) {
   const std::vector<std::string> kinds{"models", "gpus", "methods", "stacks", "calibrations"};
   if (command.name == "list") {
@@ -87,7 +87,7 @@ std::vector<std::string> operands_of(const Command& command) {
   return {first.begin(), first.end()};
 }
 
-/// First words of commands, and what may follow them.
+/// First words of commands, and the second words of each.
 std::map<std::string, std::vector<std::string>> command_words() {
   std::map<std::string, std::vector<std::string>> out;
   for (const Command& command : commands()) {
@@ -198,7 +198,7 @@ complete -F _kvsim kvsim
                      firsts, seconds, values, options);
 }
 
-/// Between single quotes: zsh and fish take it as it is.
+/// Quotes `text` in single quotes, so that zsh and fish do not interpret it.
 std::string quoted(std::string text) {
   std::string out;
   for (const char c : text) {
@@ -330,7 +330,7 @@ std::string fish_completion() {
       if (!option.value.empty()) out += " -r";
       const std::vector<std::string> words = completion_words(option);
       if (!words.empty()) {
-        // Of a list joined by commas the last part is completed.
+        // In a comma-separated list, the last part is completed.
         out += fmt::format(" -f -a {}",
                            quoted(fmt::format("(__fish_complete_list , \"printf %s\\n {}\")",
                                               fmt::join(words, " "))));

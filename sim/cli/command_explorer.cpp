@@ -1,4 +1,4 @@
-// kvsim explorer: a page that answers while knobs are turned.
+// kvsim explorer: a page that recomputes its results when a control changes.
 
 #include <filesystem>
 

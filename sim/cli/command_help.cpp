@@ -23,7 +23,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kWidth = 80;        // of help
-constexpr std::size_t kLongestWord = 60;  // of what messages quote
+constexpr std::size_t kLongestWord = 60;  // of words that messages quote
 
 constexpr std::string_view kToRun =
     "type `kvsim run --model llama-3.1-8b --gpu h100 --isl 8K --batch 8`; with --rate R requests "
@@ -33,7 +33,7 @@ constexpr std::string_view kToPlan =
     "type `kvsim plan --model llama-3.1-8b --gpu h100 --rate 5 --isl 2000 --osl 300 --ttft 2s` for "
     "GPUs and cost; without --rate for contexts and batches";
 
-/// Words that other tools use for what a command of kvsim does.
+/// A command name of other tools, and the corresponding command of kvsim.
 struct OtherWord {
   std::string_view word, answer;
 };
@@ -65,13 +65,13 @@ constexpr std::array kOtherWords{
               "files"},
 };
 
-/// What to type in place of `given`, which means `word`; empty: kvsim does not know it.
+/// The error text for `given`, whose nearest known word is `word`; empty if there is no hint.
 std::string other_word(std::string_view word, std::string_view given) {
   for (const OtherWord& other : kOtherWords) {
     if (other.word != word) continue;
     return fmt::format("unknown command \"{}\"; {}", given, other.answer);
   }
-  // A scenario without its command.
+  // A scenario file without a command.
   if (word.ends_with(".json")) {
     return fmt::format("unknown command \"{}\"; to simulate a scenario type `kvsim run {}`", word,
                        word);
@@ -79,7 +79,7 @@ std::string other_word(std::string_view word, std::string_view given) {
   return "";
 }
 
-/// Of a command of two words whose first is right. `known` are the whole names.
+/// Throws InputError for a two-word command whose first word is valid. `known`: the full names.
 [[noreturn]] void refuse_second_word(std::span<const std::string> words,
                                      std::span<const std::string> known) {
   const std::string& first = words.front();
@@ -108,10 +108,10 @@ std::string indented(std::string_view lines, std::string_view by) {
   return out;
 }
 
-/// kvsim.1 and a page for each command.
+/// Writes kvsim.1 and a page for each command.
 void write_man_pages(const std::filesystem::path& folder) {
   std::error_code status;
-  std::filesystem::create_directories(folder, status);  // a failure shows at the first file
+  std::filesystem::create_directories(folder, status);  // a failure is reported for the first file
   write_file_atomically(folder / "kvsim.1", general_man_page());
   for (const Command& command : commands()) {
     std::string name = fmt::format("kvsim-{}.1", command.name);

@@ -34,8 +34,8 @@ using Align = Table::Align;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Whether `name` has `part`, whatever its case and separators. A number is not cut: "qwen3" is in
-/// "qwen-3.5", not in "qwen-32b".
+/// Whether `name` contains `part`, ignoring case and separators. Numbers match as a whole: "qwen3"
+/// is in "qwen-3.5", not in "qwen-32b".
 bool has_part(std::string_view name, std::string_view part) {
   const std::string wanted = squeezed_name(part);
   for (std::size_t from = 0; from < name.size(); ++from) {
@@ -54,7 +54,8 @@ bool has_part(std::string_view name, std::string_view part) {
   return false;
 }
 
-/// The entries one of whose names (`names(entry)`) has `part`. Errors: InputError where none has.
+/// The entries with a name in `names(entry)` that contains `part`. Errors: InputError if there are
+/// none.
 template <class Entry, class Names>
 std::vector<Entry> matching(const std::vector<Entry>& entries, std::string_view part,
                             CatalogueKind kind, Names names) {
@@ -114,7 +115,7 @@ std::string models_table(const std::vector<Llm>& llms, std::size_t width) {
                {"cache a token"},
                {"context"}}};
   for (const Llm& llm : llms) {
-    // Of the first layer that attends: others may have a recurrent state or only experts.
+    // Use the first layer with attention: others may have a recurrent state or only experts.
     const auto attends =
         std::find_if(llm.layers.begin(), llm.layers.end(),
                      [](const LayerSpec& layer) { return layer.attention.n_heads > 0; });

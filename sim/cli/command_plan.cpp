@@ -40,13 +40,13 @@ using nlohmann::ordered_json;
 
 constexpr std::int64_t kMaxThreads = 1024;
 
-/// What measured scores say of a planned method: its label, and a verdict per protocol.
+/// The measured quality of a planned method: its label, and a verdict per protocol.
 struct PlannedQuality {
   std::string label;
   std::vector<QualityVerdict> verdicts;
 };
 
-/// Of every method of the plan, by --max-loss and --quality; empty without --max-loss.
+/// The quality of every method of the plan for --max-loss and --quality; empty without --max-loss.
 /// Errors: InputError for --quality alone and for tables that cannot be read.
 std::vector<PlannedQuality> planned_quality(const Arguments& arguments, const Scenario& scenario,
                                             const PlanResult& plan) {
@@ -155,7 +155,7 @@ int answer_plan(const Arguments& arguments, bool by_options) {
   options.stop = StopOnInterrupt::is_requested;
   std::optional<StopOnInterrupt> stops{std::in_place};
   const PlanResult plan = run_plan(scenario, options);
-  stops.reset();  // while files are written an interrupt ends the program, which takes them away
+  stops.reset();  // an interrupt during writing ends the program and removes partial files
   progress.finish();
   const std::vector<PlannedQuality> quality = planned_quality(arguments, scenario, plan);
   std::optional<ResultsFolder> written;

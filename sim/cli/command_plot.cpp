@@ -1,5 +1,5 @@
-// kvsim plot: draws the figures of results folders again from their documents, for screen or page;
-// for several folders, the figures that all of them have, in one. Scripts in these folders are not
+// kvsim plot: draws the figures of results folders again from their documents, for screen or paper.
+// For several folders, combines the figures that all of them have. Scripts in these folders are not
 // run.
 
 #include "sim/cli/command_plot.hpp"
@@ -78,8 +78,8 @@ std::vector<StoredFigure> read_figures(const fs::path& result, std::set<std::str
   return figures;
 }
 
-/// Those that --figure names, whole or by their beginning. Errors: InputError where it names none
-/// of any result.
+/// Keeps the figures whose name or name prefix is in --figure. Errors: InputError if no result has
+/// a matching figure.
 void keep_wanted(const Arguments& arguments, std::vector<FiguresOfResult>& results) {
   const std::vector<std::string> wanted = arguments.list("figure");
   if (wanted.empty()) return;
@@ -106,8 +106,8 @@ bool all_differ(const std::vector<std::string>& names) {
   return std::set<std::string>{names.begin(), names.end()}.size() == names.size();
 }
 
-/// Names of the results: as many of the last folders of their paths as distinguish them, shortened
-/// at the front if long. Errors: InputError if one is given twice.
+/// Names of the results: the shortest path suffixes that distinguish them, shortened at the front
+/// if long. Errors: InputError if one is given twice.
 std::vector<std::string> names_of(const std::vector<std::string>& results) {
   constexpr std::size_t kLongest = 28;  // a legend's entry has 54 columns
   std::vector<fs::path> paths;
@@ -143,7 +143,7 @@ std::vector<std::string> names_of(const std::vector<std::string>& results) {
   return all_differ(shorter) ? shorter : names;
 }
 
-/// Figures of the results: of one as they are, of several those that all have.
+/// Figures of the results: all figures of a single result, or the common figures of several.
 std::vector<Figure> figures_to_draw(const Arguments& arguments,
                                     const std::vector<std::string>& folders,
                                     std::set<std::string>& words, std::vector<std::string>& notes) {
@@ -188,8 +188,8 @@ FigureStyle read_style(const Arguments& arguments) {
   return style;
 }
 
-/// Figures may replace those that kvsim drew, which have their document next to them. Errors:
-/// InputError.
+/// Throws InputError if files would replace figures that kvsim did not draw. Figures of kvsim have
+/// their document next to them.
 void check_replaceable(const fs::path& folder, const std::vector<std::string>& files) {
   std::error_code status;
   for (const std::string& file : files) {

@@ -1,4 +1,4 @@
-// kvsim quality: measured task scores under compression, and what they say of a bound on the loss.
+// kvsim quality: measured task scores under compression, and methods within a bound on the loss.
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +36,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kZ90 = 1.6448536269514722;  // standard normal's 95th percentile
-constexpr std::size_t kMaxLines = 8;         // of a figure
+constexpr std::size_t kMaxLines = 8;         // per figure
 constexpr std::size_t kMaxFigures = 24;
 
 template <class T>
@@ -104,7 +104,7 @@ ordered_json error_json(const LeaveOutError& error, QualityKind kind) {
           {"mean_width", maybe(error.mean_width)}};
 }
 
-/// A row per kind that has any.
+/// One entry per kind that has rows.
 template <class ErrorOf>
 std::vector<std::pair<QualityKind, LeaveOutError>> errors_by_kind(ErrorOf error_of) {
   std::vector<std::pair<QualityKind, LeaveOutError>> out;
@@ -123,7 +123,7 @@ ordered_json errors_json(ErrorOf error_of) {
   return out;
 }
 
-/// How many rows have no retained score, and why; empty: all have one.
+/// Number of rows without a retained score, and the reasons; empty if all rows have one.
 std::string unused_text(std::span<const QualityRow> rows) {
   std::size_t without = 0, not_above = 0, perplexities = 0;
   for (const QualityRow& row : rows) {
@@ -186,7 +186,7 @@ std::string percent(const std::optional<double>& share) {
 std::string savings_text(const std::vector<MethodSaving>& savings, std::span<const QualityRow> rows,
                          double max_loss, std::size_t width) {
   if (savings.empty()) {
-    // Every row is of the requested methods, models and tasks.
+    // All rows belong to the requested methods, models and tasks.
     const bool has_scores = std::any_of(
         rows.begin(), rows.end(), [](const QualityRow& row) { return row.retained().has_value(); });
     return fmt::format("largest saving: nothing is known: {}\n",
@@ -299,7 +299,7 @@ std::string file_stem(std::string name) {
   return name;
 }
 
-/// Retained score over kept bytes, a figure per model and suite of tasks, a line per method.
+/// Retained score against kept bytes, one figure per model and task suite, one line per method.
 std::vector<Figure> quality_figures(const std::vector<QualityGroup>& groups,
                                     std::vector<std::string>& notes) {
   using Names = std::pair<std::string, std::string>;
@@ -347,7 +347,7 @@ std::vector<Figure> quality_figures(const std::vector<QualityGroup>& groups,
                     .integer_x = false};
     std::set<std::string> protocols;
     for (const auto& [size, method] : by_size) protocols.insert(method.second);
-    // A protocol that all share is the title's.
+    // A protocol that all share is in the title.
     if (protocols.size() == 1 && !protocols.begin()->empty()) {
       chart.title += fmt::format(", {}", *protocols.begin());
     }

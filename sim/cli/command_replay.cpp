@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kAggregateFolder = "aggregate";  // in a results folder of several traces
 
-/// Each (method, budget) pair; each parameter for the methods that have it.
+/// Each (method, budget) pair, with the parameters that the method has.
 std::vector<MethodSpec> read_specs(const Arguments& arguments,
                                    const std::vector<std::string>& names) {
   const std::vector<Budget> budgets = read_budgets(arguments);
@@ -59,7 +59,7 @@ std::vector<MethodSpec> read_specs(const Arguments& arguments,
   return specs;
 }
 
-/// Sizes of --block-size, each once.
+/// Sizes of --block-size without duplicates.
 std::vector<std::int64_t> read_block_sizes(const Arguments& arguments) {
   constexpr std::int64_t kMaxEntries = 1 << 20;
   std::vector<std::int64_t> sizes;
@@ -114,18 +114,19 @@ ordered_json document_of(const std::vector<ReplayJob>& jobs) {
   return out;
 }
 
-/// What an interrupt left, and how to have the rest. Returns the exit status.
+/// Reports the traces missing after an interrupt and the command that runs them. Returns the exit
+/// status.
 int report_missing(std::size_t missing, std::size_t all) {
   write_err(missing_traces_line(missing, all));
   return interrupted_status();
 }
 
-/// Half of the machine's memory: the rest is for the rows of prompts.
+/// Half of the machine's memory; the rest is for the rows of prompts.
 Bytes memory_for_weights() {
   return Bytes{static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / 2};
 }
 
-/// --closed-loop: a decoder with the methods' caches in the loop, instead of a trace.
+/// --closed-loop: runs a decoder with the methods' caches in the loop instead of a trace.
 int run_loop(const Arguments& arguments) {
   for (const char* other :
        {"trace", "per-step", "per-head", "block-size", "dump-kept", "out", "no-figures",
@@ -254,7 +255,7 @@ int run_replay(const Arguments& arguments) {
     write_file_atomically(*dump, to_file_text(kept_document(jobs.front().result)));
   }
   std::string text;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {  // interrupted traces are the last
+  for (std::size_t i = 0; i < jobs.size(); ++i) {  // interrupted traces come last
     std::optional<ResultsFolder> written;
     if (out) {
       written = write_replay_results(jobs[i].result, jobs[i].skipped, folder_of(traces[i]), writes);

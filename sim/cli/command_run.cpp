@@ -42,11 +42,11 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMaxThreads = 1024;
 
-/// Where the results of a scenario go; nullopt where none are written.
+/// The results folder of a scenario; nullopt if no results are written.
 std::optional<fs::path> folder_of(const Arguments& arguments, const Scenario& scenario,
                                   bool several) {
   refuse_formats_without_folder(arguments, arguments.has("out") || !arguments.has("json"));
-  (void)folder_options(arguments);  // before anything runs
+  (void)folder_options(arguments);  // check before anything runs
   if (const auto out = arguments.value("out")) {
     return several ? fs::path{*out} / scenario.name : fs::path{*out};
   }
@@ -54,7 +54,7 @@ std::optional<fs::path> folder_of(const Arguments& arguments, const Scenario& sc
   return fs::path{"kvsim-out"} / scenario.name;
 }
 
-/// What an interrupt kept from running.
+/// Numbers of points and replays that did not run because of an interrupt.
 struct Missing {
   std::size_t points = 0, replays = 0;
 
@@ -80,7 +80,7 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   const bool quiet = arguments.has("quiet");
   const int threads = static_cast<int>(arguments.integer("threads", 0, kMaxThreads).value_or(0));
   std::optional<Progress> bar;
-  // The page maps the entries of each head; documents have them if the scenario requests them.
+  // The page shows the entries of each head; documents have them only if the scenario requests it.
   RunOptions how{
       .threads = threads, .per_head = folder && writes.page, .why_kept = folder.has_value()};
   std::optional<StopOnInterrupt> stops{std::in_place};
@@ -93,14 +93,14 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   RunReport report = run_scenario(scenario, how);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
   bar.reset();
-  stops.reset();  // while files are written an interrupt ends the program, which takes them away
+  stops.reset();  // an interrupt during writing ends the program and removes partial files
   const Missing missing{report.missing, report.replay_missing ? 1U : 0U};
   if (missing.any() && scenario.points.empty()) return {nullptr, "", missing};
   ordered_json document = run_document(report);
   std::optional<ResultsFolder> written;
   if (folder) written = write_run_results(report, document, *folder, writes);
   if (arguments.has("json")) {
-    // The clock is for the reader at hand: files hold none.
+    // Wall time is only printed; files do not contain it.
     if (scenario.kind == "serve") document["run"] = {{"wall_s", wall.count()}};
     return {std::move(document), "", missing};
   }
@@ -109,7 +109,7 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   return {nullptr, run_summary(report, document, written ? &*written : nullptr, style), missing};
 }
 
-/// What an interrupt left in `folder`, and how to have the rest.
+/// Reports the missing results after an interrupt, and the command that computes all of them.
 void report_missing(const Missing& missing, const std::optional<fs::path>& folder) {
   const auto counted = [](std::size_t n, std::string_view what) {
     return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
@@ -185,7 +185,8 @@ int run_run(const Arguments& given) {
     const std::string& file = arguments.words().front();
     return write_point_launches(arguments, read_scenario(file, read_overrides(arguments, file)));
   }
-  // All are read before the first is run: a slip in the last one costs no time.
+  // All scenarios are read before the first one runs, so that an error in the last one costs no
+  // time.
   std::vector<Scenario> scenarios;
   std::vector<std::optional<fs::path>> folders;
   std::set<fs::path> taken;
@@ -202,7 +203,7 @@ int run_run(const Arguments& given) {
   }
   ordered_json documents = ordered_json::array();
   Missing missing;
-  std::optional<fs::path> holds;  // the folder, or the one around theirs, that has what is done
+  std::optional<fs::path> holds;  // the results folder, or the parent folder of several
   for (std::size_t i = 0; i < scenarios.size(); ++i) {
     if (StopOnInterrupt::is_requested()) {
       missing += {scenarios[i].points.size(), scenarios[i].replay ? 1U : 0U};

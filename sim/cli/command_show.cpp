@@ -27,7 +27,7 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// A catalogue name, or the path of a Hugging Face config.json or of the folder that holds one.
+/// Finds a model by catalogue name, or by the path of a Hugging Face config.json or its folder.
 Llm model_of(const std::string& name) {
   const std::optional<fs::path> path = model_file(name, "show model");
   if (!path) return find_llm(name);
@@ -38,12 +38,12 @@ Llm model_of(const std::string& name) {
   return read_hf_config_file(*path, own.empty() ? "model" : own.string());
 }
 
-// Options that describe an engine's cache; without --kv-memory they mean nothing.
+// Options that describe an engine's cache; they require --kv-memory.
 constexpr std::array<std::string_view, 9> kEngineOptions{
     "tp",           "kv-dtype",     "max-model-len",    "max-num-batched-tokens", "block-size",
     "draft-tokens", "draft-layers", "context-parallel", "no-prefix-caching"};
 
-/// The engine whose capacity is requested; none without --kv-memory. Errors: InputError.
+/// The engine whose capacity is requested; nullopt without --kv-memory. Errors: InputError.
 std::optional<CapacityQuestion> capacity_of(const Arguments& arguments, const Llm& llm) {
   const auto memory = arguments.value("kv-memory");
   if (!memory) {
@@ -81,7 +81,7 @@ std::optional<CapacityQuestion> capacity_of(const Arguments& arguments, const Ll
       static_cast<std::int32_t>(arguments.integer("draft-layers", 0, 1024).value_or(0));
   settings.context_parallel =
       static_cast<std::int32_t>(arguments.integer("context-parallel", 1, 1024).value_or(1));
-  if (settings.context_parallel > 1) {  // refuses ranks that the model cannot be dealt over
+  if (settings.context_parallel > 1) {  // throws if the model cannot be sharded over the ranks
     (void)tensor_shard(llm, out.tensor_parallel, settings.context_parallel);
   }
   settings.keeps_states = !arguments.has("no-prefix-caching");

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr double kMaxCombinations = 10'000;
 
-/// 1 and 1.0 are the same value, 1 and true are not.
+/// Whether two values are equal: 1 and 1.0 are, 1 and true are not.
 bool same_value(const ParamValue& a, const ParamValue& b) {
   const auto as_number = [](const ParamValue& value) -> std::optional<double> {
     if (const auto* integer = std::get_if<std::int64_t>(&value)) {
@@ -83,7 +83,7 @@ std::vector<SweepAxis> read_axes(const Arguments& arguments, const Params& fixed
   return axes;
 }
 
-/// The requested methods; of those that only "all" added, the ones with a varied parameter.
+/// The requested methods; methods added by "all" only if they have a varied parameter.
 std::vector<std::string> varied_methods(const NamedMethods& methods,
                                         const std::vector<SweepAxis>& axes) {
   std::vector<std::string> out;
@@ -95,7 +95,7 @@ std::vector<std::string> varied_methods(const NamedMethods& methods,
   return out;
 }
 
-/// The budgets that a method runs with: its own where it takes none or none is given.
+/// The budgets that a method runs with; nullopt (its default) if it has no budget or none is given.
 std::vector<std::optional<Budget>> budgets_of(const std::string& name,
                                               const std::vector<Budget>& budgets) {
   if (budgets.empty() || !takes_budget(name)) return {std::nullopt};
@@ -118,7 +118,7 @@ void refuse_too_many(const ReplaySweep& sweep) {
 }
 
 void add_cells(const std::string& name, const std::optional<Budget>& budget, ReplaySweep& sweep) {
-  std::vector<std::size_t> sizes;  // 1 where the method does not have the parameter
+  std::vector<std::size_t> sizes;  // 1 if the method does not have the parameter
   std::size_t product = 1;
   for (const SweepAxis& axis : sweep.axes) {
     sizes.push_back(may_take(name, axis.name) ? axis.values.size() : 1);
@@ -150,7 +150,7 @@ ReplaySweep read_grid(const Arguments& arguments) {
   sweep.fixed = read_params(arguments);
   sweep.axes = read_axes(arguments, sweep.fixed);
   const NamedMethods named = read_names(arguments);
-  for (const std::string& name : named.names) (void)takes_budget(name);  // refuses unknown names
+  for (const std::string& name : named.names) (void)takes_budget(name);  // throws for unknown names
   for (const SweepAxis& axis : sweep.axes) refuse_unless_taken("vary", axis.name, named.names);
   for (const auto& [param, value] : sweep.fixed) refuse_unless_taken("param", param, named.names);
   sweep.methods = varied_methods(named, sweep.axes);
@@ -162,7 +162,7 @@ ReplaySweep read_grid(const Arguments& arguments) {
   return sweep;
 }
 
-/// Options of one kind of sweep, given to the other.
+/// Rejects options of one kind of sweep in the other kind.
 void refuse_options(const Arguments& arguments, const std::vector<std::string>& options,
                     std::string_view why) {
   for (const std::string& option : options) {
@@ -197,7 +197,7 @@ int run_sweep(const Arguments& arguments) {
 
   std::vector<MethodSpec> specs;
   for (const SweepCell& cell : sweep.cells) specs.push_back(cell.spec);
-  // Any combination may be impossible: a value out of its range, slots beyond the budget.
+  // Any combination may be invalid: a value out of its range, more slots than the budget.
   const std::set<std::string> all{sweep.methods.begin(), sweep.methods.end()};
   const bool quiet = arguments.has("quiet");
   std::optional<StopOnInterrupt> stops{std::in_place};
@@ -214,7 +214,7 @@ int run_sweep(const Arguments& arguments) {
       // Reported below.
     }
   }
-  stops.reset();  // while files are written an interrupt ends the program, which takes them away
+  stops.reset();  // an interrupt during writing ends the program and removes partial files
   const std::size_t missing = traces.size() - sweep.jobs.size();
   if (missing > 0) {
     sweep.notes.push_back(fmt::format("interrupted: {} of {} traces are missing, from {} on",

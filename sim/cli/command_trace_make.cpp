@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMaxCount = std::numeric_limits<std::int32_t>::max();
 
-/// Ranges are the generator's and the converter's own; here only what a number can hold.
+/// Checks only the range of the type; the generator and the converter check their ranges.
 std::int32_t count_or(const Arguments& arguments, std::string_view option, std::int32_t fallback) {
   return static_cast<std::int32_t>(arguments.integer(option, 0, kMaxCount).value_or(fallback));
 }
@@ -42,7 +42,7 @@ RopeStyle rope_style_of(const Arguments& arguments) {
   throw InputError{"--rope-style", "half_split or interleaved", fmt::format("\"{}\"", word)};
 }
 
-/// Values of an option NAME=VALUE. Errors: InputError for another form, and for a name given twice.
+/// Values of an option NAME=VALUE. Errors: InputError for any other form and for repeated names.
 std::map<std::string, std::string> named_values(const Arguments& arguments,
                                                 const std::string& option) {
   std::map<std::string, std::string> out;
@@ -76,7 +76,8 @@ int run_generate(const Arguments& arguments) {
   options.d_model = count_or(arguments, "d-model", options.d_model);
   options.tokens = count_or(arguments, "tokens", 512);
   options.with_repeat = arguments.has("with-repeat");
-  // A repeat says the whole length; without one, three quarters are the prompt.
+  // A repeat contains the whole prompt again; otherwise three quarters of the tokens are the
+  // prompt.
   const std::int64_t usual_prompt = options.with_repeat
                                         ? (options.tokens - 1) / 2
                                         : std::max<std::int64_t>(1, options.tokens * 3 / 4);
@@ -125,7 +126,7 @@ int run_convert(const Arguments& arguments) {
   Progress progress{"converting " + file.filename().string()};
   constexpr double kMB = 1e6;
   options.begins = [&](double bytes) { progress.expect(bytes / kMB, "MB"); };
-  std::vector<std::string> notes;  // printed after the line of the progress
+  std::vector<std::string> notes;  // printed after the progress line
   if (!arguments.has("quiet")) {
     options.progress = [&](double done) { progress.update(done); };
     options.note = [&](const std::string& text) { notes.push_back(text); };

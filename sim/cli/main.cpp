@@ -57,7 +57,7 @@ int dispatch(const std::vector<std::string>& words) {
   }
   const Arguments arguments{std::string{command.name}, command.options, rest};
   choose_colour(arguments.value("color").value_or("auto"));
-  // Those that keep what they have when they are interrupted say so themselves.
+  // Commands that keep partial results after an interrupt set a different line.
   const OnInterrupt last_words{fmt::format(
       "kvsim: interrupted; results are written whole or not at all; again: {}", command_line())};
   try {
@@ -67,7 +67,7 @@ int dispatch(const std::vector<std::string>& words) {
   }
 }
 
-/// Messages quote what users gave: control characters would break the line, or the terminal.
+/// Prints an error. Messages quote user input, whose control characters could break the terminal.
 void complain(std::string_view message) {
   write_err(fmt::format("kvsim: {}\n", clean_text(message)));
 }
@@ -91,7 +91,7 @@ int guarded(int argc, char** argv) {
     complain(error.what());
     return kBadInput;
   } catch (const fs::filesystem_error& error) {
-    // A place that cannot be read or written is the user's to mend.
+    // The user can fix a path that cannot be read or written.
     complain(fmt::format("{}{}{}", error.path1().string(), error.path1().empty() ? "" : ": ",
                          error.code().message()));
     return kBadInput;

@@ -11,7 +11,7 @@
 namespace kvsim {
 namespace {
 
-/// Text of a table's cell.
+/// Escapes text for a table cell.
 std::string cell(std::string text) {
   for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) {
     text.replace(at, 1, "\\|");

@@ -5,7 +5,7 @@
 namespace kvsim {
 
 /// `kvsim plan SCENARIO`, and `kvsim run` of a scenario with a `plan`. Returns the exit status:
-/// kDoesNotFit where a question has no answer. Errors: InputError.
+/// kDoesNotFit if a question has no answer. Errors: InputError.
 [[nodiscard]] int run_plan_job(const Arguments& arguments);
 
 }  // namespace kvsim

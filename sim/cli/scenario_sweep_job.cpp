@@ -49,7 +49,7 @@ SweepPlan read_plan(const Arguments& arguments) {
   const fs::path file = arguments.words().front();
   const std::vector<Override> overrides = read_overrides(arguments, file);
   nlohmann::json document = scenario_document(file, overrides);
-  // --vary sweeps a file that has a plan, too; changes of that plan would do nothing.
+  // --vary also sweeps a file that has a plan; changes of that plan would have no effect.
   const bool changes_plan = std::any_of(
       overrides.begin(), overrides.end(),
       [](const Override& change) { return (change.pointer + "/").starts_with("/plan/"); });
@@ -58,7 +58,7 @@ SweepPlan read_plan(const Arguments& arguments) {
   return {std::move(document), file, changes};
 }
 
-/// The sweep's points as far as they are done, and the file that more are added to.
+/// The finished points of the sweep, and the file to which further points are appended.
 struct Ledger {
   std::vector<std::string> objects;  // by point; empty: not yet done
   std::unique_ptr<PointsWriter> writer;
@@ -72,7 +72,7 @@ struct Ledger {
   }
 };
 
-/// Takes what is there into `ledger`; false where there is nothing to go on with.
+/// Reads finished points into `ledger`; returns false if there is nothing to resume.
 bool take_up(const fs::path& file, const SweepPlan& plan, bool quiet, Ledger& ledger) {
   std::error_code status;
   if (!fs::is_regular_file(file, status)) return false;
@@ -109,7 +109,7 @@ Ledger open_ledger(const Arguments& arguments, const SweepPlan& plan,
     if (resume) throw InputError{"sweep: --resume needs the results folder: -o DIR"};
     return ledger;
   }
-  // Also puts back what a program that was killed between two renames had put aside.
+  // Also restores a folder that a program killed between two renames had moved aside.
   check_results_folder(*folder);
   const fs::path file = *folder / kPointsFile;
   if (resume && take_up(file, plan, arguments.has("quiet"), ledger)) return ledger;
@@ -128,13 +128,13 @@ std::optional<fs::path> folder_of(const Arguments& arguments, const SweepPlan& p
   return fs::path{"kvsim-out"} / plan.name();
 }
 
-/// Everything before the first point is run. Errors are thrown only on the first process; others
-/// get nullopt and leave.
+/// The state before the first point runs. Errors are thrown only on the first process; other
+/// processes get nullopt and exit.
 struct Prepared {
   SweepPlan plan;
   PointRunner runner;
   std::optional<fs::path> folder;
-  Ledger ledger;  // of the first process
+  Ledger ledger;  // only on the first process
 };
 std::optional<Prepared> prepare(const Arguments& arguments, Ranks* ranks) {
   std::optional<Prepared> out;
@@ -142,7 +142,7 @@ std::optional<Prepared> prepare(const Arguments& arguments, Ranks* ranks) {
   try {
     SweepPlan plan = read_plan(arguments);
     PointRunner runner = runner_of(plan.kind());
-    // A point that cannot be read at all ends it before anything is written.
+    // An invalid first point ends the sweep before anything is written.
     if (!plan.skips_impossible()) (void)plan.scenario(0);
     const std::optional<fs::path> folder = folder_of(arguments, plan);
     Ledger ledger;
@@ -173,15 +173,15 @@ std::optional<Prepared> prepare(const Arguments& arguments, Ranks* ranks) {
 int run_scenario_sweep(const Arguments& arguments) {
   arguments.expect_words(1, 1, "one scenario file");
   refuse_formats_without_folder(arguments, arguments.has("out") || !arguments.has("json"));
-  (void)folder_options(arguments);  // before anything runs
+  (void)folder_options(arguments);  // check before anything runs
   const auto requested_threads = arguments.integer("threads", 0, kMaxThreads);
   std::unique_ptr<Ranks> ranks;
   if (processes_started() > 1) ranks = join_ranks();
   auto prepared = prepare(arguments, ranks.get());
-  if (!prepared) return kDone;  // the first process says why
+  if (!prepared) return kDone;  // the first process reports the error
   const SweepPlan& plan = prepared->plan;
   Ledger& ledger = prepared->ledger;
-  // Processes share the cores already.
+  // MPI processes already share the cores.
   const auto threads = static_cast<int>(requested_threads.value_or(ranks ? 1 : 0));
   const SweepExecution execution{.threads = threads, .ranks = ranks.get()};
   if (ranks && ranks->rank() != 0) {

@@ -41,9 +41,9 @@ constexpr bool kPython = KVSIM_BUILD_PYTHON != 0;
 /// Calibrations of one GPU.
 struct GpuCalibrations {
   std::int64_t entries = 0;
-  std::int64_t rows = 0;      // of timings that were fitted
-  std::int64_t held_out = 0;  // and kept from the fit
-  std::string date;           // of the latest fit
+  std::int64_t rows = 0;      // fitted timings
+  std::int64_t held_out = 0;  // timings held out of the fit
+  std::string date;           // date of the latest fit
 };
 
 std::map<std::string, GpuCalibrations> by_gpu() {

@@ -1,4 +1,4 @@
-// What the explorer's knobs offer.
+// The choices of the explorer's controls.
 
 #include "models/llm/catalogue.hpp"
 

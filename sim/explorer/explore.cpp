@@ -60,7 +60,7 @@ nlohmann::ordered_json explore_launch(std::string_view text) {
       out["manifests"][std::string{kind}] =
           launch_manifest(launches, std::string{kind}, "manifest");
     } catch (const InputError&) {
-      // The platform does not start this engine: no file of that kind.
+      // The platform does not support this engine, so there is no file of that kind.
     }
   }
   return out;
@@ -92,7 +92,7 @@ nlohmann::ordered_json explore_run(std::string_view text) {
   const Scenario scenario = explored_scenario(text);
   std::vector<StaticResult> results;
   for (const ScenarioPoint& point : scenario.points) {
-    // As `kvsim run` does of so few points.
+    // The same options as `kvsim run` uses for so few points.
     results.push_back(run_static(point.spec, {.time_terms = true, .intervals = true}));
     StaticResult& result = results.back();
     find_oom_range(point.spec, result);

@@ -1,4 +1,4 @@
-// How far a point goes, and what it takes on the way.
+// The longest context of a point, and its memory and speed as functions of the context.
 
 #include <algorithm>
 #include <optional>
@@ -20,13 +20,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::int64_t kSteps = 24;  // of a curve
-constexpr double kBeyond = 1.25;     // times the longest context, so that the end is seen
+constexpr std::int64_t kSteps = 24;  // per curve
+constexpr double kBeyond = 1.25;     // times the longest context, so that the limit is visible
 
-/// A point, and how far it was found to go.
+/// The longest context of a point.
 struct Reach {
   PlanCandidate predicted;
-  std::optional<double> low, high;  // contexts; of stacks whose memory has an interval
+  std::optional<double> low, high;  // contexts; only for stacks with a memory interval
 };
 
 PlanCandidate longest_context(const ScenarioPoint& point) {
@@ -65,7 +65,7 @@ ordered_json context_json(const Reach& reach) {
   return out;
 }
 
-/// What a run holds next to its cache and activations.
+/// The memory of a run other than its cache and activations.
 PeakParts outside_cache(const StaticSpec& spec) {
   StaticSpec start = spec;
   start.batch = 1;
@@ -75,7 +75,7 @@ PeakParts outside_cache(const StaticSpec& spec) {
   return peak_parts(spec, run_static(start, {.max_samples = kMin}), Bytes{}, Bytes{});
 }
 
-/// The point at any prompt, its method resolved for each as a scenario of that prompt resolves it.
+/// The point at any prompt length; its method is resolved as in a scenario of that length.
 class Curve {
  public:
   explicit Curve(const ScenarioPoint& point)
@@ -129,7 +129,7 @@ class Curve {
 
  private:
   const ScenarioPoint& point_;
-  MethodByPrompt method_;  // as a scenario of the prompt resolves it; too short ones as a plan does
+  MethodByPrompt method_;  // as in a scenario; for too short prompts as in a plan
   std::optional<MemoryEnds> ends_;
   PeakParts outside_ = outside_cache(point_.spec);
   CompiledPoint compiled_;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/explorer.
+// Internal to sim/explorer.
 
 #include <string_view>
 
@@ -8,7 +8,7 @@
 
 namespace kvsim {
 
-/// A static scenario out of its text, all of whose points can be run here. Errors: InputError.
+/// Reads a static scenario all of whose points the explorer can run. Errors: InputError.
 [[nodiscard]] Scenario explored_scenario(std::string_view text);
 
 }  // namespace kvsim

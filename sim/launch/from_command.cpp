@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A flag whose value is that of an option.
+/// A flag with the same values as an option.
 struct Same {
   std::string_view flag, option;
   bool of_services = false;
@@ -48,7 +48,7 @@ constexpr std::array kSame{
     Same{"--context-length", "max-model-len"},
     Same{"--max_seq_len", "max-model-len"},
 };
-/// Flags whose value is that of a key of a service.
+/// Flags with the same values as a key of a service.
 constexpr std::array kKeys{
     Same{"--scheduling-policy", "/scheduler/order"},
     Same{"--long-prefill-token-threshold", "/scheduler/long_prefill_token_threshold"},
@@ -57,7 +57,7 @@ constexpr std::array kKeys{
     Same{"--schedule-conservativeness", "/scheduler/conservativeness"},
     Same{"--max-prefill-tokens", "/scheduler/max_prefill_tokens"},
 };
-/// vLLM's quantizations that kvsim knows by the same name.
+/// vLLM's quantizations that kvsim supports under the same name.
 constexpr std::array<std::string_view, 7> kQuantizations{
     "awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "bitsandbytes", "mxfp4"};
 
@@ -69,7 +69,7 @@ class Translator {
   CommandOptions options() {
     option("model", command_.model);
     for (const GivenFlag& given : command_.flags) {
-      // The last one counts, as in the engine.
+      // The last occurrence is used, as in the engine.
       if (command_.find(given.flag->name) == &given && !take(given)) {
         left_out_.push_back(given.typed);
       }
@@ -112,7 +112,7 @@ class Translator {
     return 1;
   }
 
-  /// Whether the flag has a meaning here, or is read elsewhere.
+  /// Translates a flag. Returns false if it is not simulated; flags read elsewhere return true.
   bool take(const GivenFlag& given) {
     const std::string value = given.values.empty() ? "" : given.values.front();
     if (is(given, {"--model", "--model-path"})) return true;
@@ -129,7 +129,7 @@ class Translator {
       return true;
     }
     if (given.flag->name == "--chunked-prefill-size") {
-      // -1: prompts are taken whole.
+      // -1: prompts are not chunked.
       if (value == "-1") return false;
       option("max-num-batched-tokens", value);
       return true;
@@ -207,7 +207,7 @@ class Translator {
     return true;
   }
 
-  /// An engine that takes neither images nor videos loads no vision encoder.
+  /// An engine that accepts neither images nor videos does not load a vision encoder.
   bool take_media() {
     json limits = json::object();
     for (const GivenFlag& given : command_.flags) {
@@ -248,7 +248,7 @@ class Translator {
       option("kv-dtype", std::string{name_of(*dtype)});
       return true;
     }
-    // The formats that are methods of the catalogue.
+    // Formats that are methods of the catalogue.
     const std::string wanted = fmt::format("{} {}", given.flag->name, value);
     for (const MethodInfo& method : builtin_methods()) {
       for (const Availability& where : availability_of(method.name)) {
@@ -261,8 +261,8 @@ class Translator {
                                  given.typed, value)};
   }
 
-  /// Groups of the tensor-parallel GPUs that attend for their own requests and share the experts
-  /// (data-parallel attention); 1: there are none.
+  /// Number of groups of tensor-parallel GPUs that compute attention for separate requests and
+  /// share the experts (data-parallel attention); 1: no such groups.
   [[nodiscard]] std::int64_t attention_groups() const {
     const auto is_on = [&](std::string_view name) {
       const GivenFlag* given = command_.find(name);
@@ -282,7 +282,7 @@ class Translator {
     set("/engine/expert_parallel", fmt::format("{}", gpus));
   }
 
-  /// TensorRT-LLM chunks contexts only with a flag, or an entry of a file of options.
+  /// TensorRT-LLM chunks contexts only with a flag, or with an entry of its options file.
   void take_prompts() {
     if (!services_ || command_.engine->stack != "trtllm") return;
     if (command_.find("--enable_chunked_prefill") != nullptr ||
@@ -317,7 +317,7 @@ class Translator {
     if (experts > 1) set("/engine/expert_parallel", fmt::format("{}", experts));
   }
 
-  /// The key "speculation"; null: there is none, or it is no part of the simulation.
+  /// The key "speculation"; null if there is none or it is not simulated.
   json speculation() {
     if (const GivenFlag* algorithm = command_.find("--speculative-algorithm")) {
       return sglang_speculation(*algorithm);
@@ -359,7 +359,7 @@ class Translator {
     return {{"draft", draft}, {"tokens", tokens}};
   }
 
-  /// Algorithms of SGLang: heads, a model, or earlier text; trees of proposals.
+  /// SGLang's algorithms: draft heads, a draft model, or n-grams of earlier text; proposal trees.
   json sglang_speculation(const GivenFlag& algorithm) {
     const GivenFlag* model = command_.find("--speculative-draft-model-path");
     const std::string& name = algorithm.values.front();
@@ -381,7 +381,7 @@ class Translator {
     }
     json out{{"draft", draft}, {"tokens", steps}};
     if (command_.find("--speculative-num-draft-tokens") != nullptr) {
-      // Of the rows that are verified one is the last accepted token.
+      // One of the verified rows is the last accepted token.
       const std::int64_t rows = number({"--speculative-num-draft-tokens"});
       out["tokens"] = std::max<std::int64_t>(1, rows - 1);
       if (steps < rows - 1) out["steps"] = steps;

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Names of Hugging Face's checkpoint of a catalogue model, else the model's own name.
+/// The Hugging Face checkpoint of a catalogue model; otherwise the model's name.
 std::string checkpoint_of(const ScenarioPoint& point, const Llm& llm) {
   const ordered_json& key = point.keys.at("model");
   if (key.is_object() && key.contains("config")) {
@@ -42,7 +42,7 @@ std::string checkpoint_of(const ScenarioPoint& point, const Llm& llm) {
   return llm.name;
 }
 
-/// The weights, and a tenth more for the tokenizer and a second copy of small files, in whole GiB.
+/// The weights plus 10 % for the tokenizer and a second copy of small files, in whole GiB.
 std::int64_t checkpoint_gib(const LaunchInput& in) {
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   Bytes weights = loaded_weight_bytes(*in.llm, WeightStore{in.weight_dtype, in.weight_format});
@@ -142,7 +142,7 @@ Launch launch_of(const ScenarioPoint& point, const LaunchChoice& choice) {
   std::int64_t engines = 0;
   for (const LaunchRole& role : out.roles) engines += role.replicas;
   if (engines > 1) out.router = std::string{name_of(in.cluster.router)};
-  // What is printed has to be read back by the engine's own list.
+  // Printed commands must be valid for the engine's argument list.
   for (const LaunchRole& role : out.roles) {
     (void)parse_engine_command(role.words, *version, "launch command", true);
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// What has to be typed to start the engines of a service as they were simulated.
+// The commands that start the engines of a service as simulated.
 
 #include <cstdint>
 #include <optional>
@@ -20,11 +20,11 @@ struct LaunchFile {
   friend bool operator==(const LaunchFile&, const LaunchFile&) = default;
 };
 
-/// Equal engines: all of a service, or those of one role.
+/// Identical engines: all engines of a service, or the engines of one role.
 struct LaunchRole {
   std::string name;           // "server", "prefill", "decode"
   std::int64_t replicas = 1;  // engines behind the router
-  std::int64_t gpus = 1;      // of one of them
+  std::int64_t gpus = 1;      // of one engine
   std::vector<std::string> words;
   std::vector<LaunchFile> files;
 
@@ -37,22 +37,22 @@ struct Launch {
   std::string version;              // of the engine: "0.30"
   std::string model;                // Hugging Face name or path
   std::string gpu;                  // catalogue name
-  std::string router;               // of several engines: "round-robin"; empty: one engine
+  std::string router;               // between several engines: "round-robin"; empty: one engine
   std::int64_t checkpoint_gib = 0;  // room for the weights, in GiB
   std::vector<LaunchRole> roles;
   std::vector<std::string> notes;
 };
 
-/// What the plan found, where it is not in the point: `method` with its chosen budget, `copies` of
-/// the service, the longest sequence of static batches.
+/// The values that a plan chose and that are not in the point: `method` with its budget, `copies`
+/// of the service, the longest sequence of static batches.
 struct LaunchChoice {
   std::optional<MethodSpec> method{};
   std::int64_t copies = 1;
   std::optional<std::int64_t> sequence_tokens{};
 };
 
-/// The launch of `point` with `choice`. Every flag is one that the engine's lists of arguments have
-/// at that version. Errors: InputError that says what the engine does not have: a stack that is no
+/// The launch of `point` with `choice`. Every flag is in the engine's argument list of that
+/// version. Errors: InputError for features that the engine does not have: a stack that is not a
 /// server, a method, a format, a version before the first list.
 [[nodiscard]] Launch launch_of(const ScenarioPoint& point, const LaunchChoice& choice = {});
 

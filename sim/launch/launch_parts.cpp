@@ -19,7 +19,7 @@ using nlohmann::ordered_json;
 
 enum Engine : std::size_t { kVllm, kSglang, kTrtllm };
 
-/// One setting under the names of the three engines; empty: the engine has no such flag.
+/// The flag of a setting in the three engines; empty: the engine does not have it.
 struct Names {
   std::string_view key;
   std::array<std::string_view, 3> flags;
@@ -44,7 +44,7 @@ std::size_t index_of(const EngineFlags& engine) {
   return engine.stack == "sglang" ? kSglang : kTrtllm;
 }
 
-/// Formats that quantise at load time, and the flag's value; those of checkpoints are empty.
+/// A format that is quantized at load time, and its flag value; empty for checkpoint formats.
 struct OnlineFormat {
   std::string_view format;
   std::array<std::string_view, 3> quantization;
@@ -54,7 +54,7 @@ constexpr std::array kOnline{
     OnlineFormat{"nf4", {"bitsandbytes", "bitsandbytes", ""}},
 };
 
-/// A cache's format under the engine's own name; empty: it has none.
+/// The engine's name of a cache format; empty if it does not support the format.
 std::string_view cache_word(std::size_t engine, Dtype dtype) {
   switch (dtype) {
     case Dtype::kFp8E4m3:
@@ -199,7 +199,7 @@ void LaunchWriter::add_method() {
     refuse(fmt::format("method {}: {} has no such method; software that has it: {}",
                        in_.method.name, engine_.engine, availability_text(available)));
   }
-  if (here->as.empty()) return;  // nothing has to be set
+  if (here->as.empty()) return;  // no setting needed
   const AvailabilityParts parts = parts_of(*here);
   if (!parts.is_released()) {
     refuse(fmt::format("method {}: no release of {} has it, only {}", in_.method.name,
@@ -217,13 +217,13 @@ void LaunchWriter::add_experts() {
   const std::int64_t experts = in_.options.expert_parallel.value_or(1);
   if (experts == 1) return;
   const std::size_t engine = index_of(engine_);
-  // GPUs of an engine that share its experts.
+  // Number of GPUs of an engine that share its experts.
   const std::int64_t tensor =
       std::int64_t{in_.tensor_parallel} * in_.options.prefill_context.value_or(1);
   const std::int64_t engines = in_.cluster.replicas * in_.copies;
   const std::string what = fmt::format("experts on {} GPUs", experts);
   if (engine == kVllm) {
-    // Experts are shared out over tensor-parallel times data-parallel ranks.
+    // Experts are distributed over tensor-parallel times data-parallel ranks.
     if (experts != tensor) {
       if (experts % tensor != 0 || engines % (experts / tensor) != 0 || in_.pipeline_parallel > 1) {
         refuse(
@@ -266,7 +266,7 @@ void LaunchWriter::add_limits() {
                                      [&](const Names& names) { return names.key == setting.key; });
     if (limit == kLimits.end()) continue;
     const std::string_view flag = limit->flags[engine];
-    // SGLang's word for prompts that are taken whole.
+    // SGLang's value for unchunked prompts.
     const bool is_whole = engine == kSglang && std::string_view{setting.key} == "prefill_chunk" &&
                           !in_.scheduler.chunked_prefill.value_or(true);
     if (!flag.empty()) {
@@ -371,7 +371,7 @@ void LaunchWriter::add_scheduler() {
     if (in_.options.async_scheduling && !*in_.options.async_scheduling) {
       yaml_["disable_overlap_scheduler"] = true;
     }
-    // TensorRT-LLM takes prompts whole by default, and refuses those above max_num_tokens.
+    // TensorRT-LLM does not chunk prompts by default, and rejects prompts above max_num_tokens.
     if (scheduler.chunked_prefill.value_or(in_.longest_prompt > in_.stack.prefill_chunk)) {
       if (engine_.find_certain(version_, "--enable_chunked_prefill") != nullptr) {
         add("--enable_chunked_prefill");
@@ -468,7 +468,7 @@ void LaunchWriter::add_split() {
   if (out_.name == "server") return;
   const std::size_t engine = index_of(engine_);
   if (engine == kVllm) {
-    // Either side sends and receives: the request says which.
+    // Both sides can send and receive; the request determines the direction.
     require("--kv-transfer-config",
             ordered_json{{"kv_connector", "NixlConnector"}, {"kv_role", "kv_both"}}.dump(),
             "prefill and decode apart");

@@ -20,11 +20,11 @@
 
 namespace kvsim {
 
-/// A service or a static batch, as a launch needs it.
+/// The settings of a service or a static batch that a launch depends on.
 struct LaunchInput {
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
-  Stack stack;  // as it runs
+  Stack stack;  // as simulated
   StackOptions options{};
   MethodSpec method{"full", {}, {}};
   Dtype weight_dtype = Dtype::kBf16;
@@ -48,8 +48,8 @@ class LaunchWriter {
   LaunchWriter(const EngineFlags& engine, EngineVersion version, const LaunchInput& in,
                std::string role);
 
-  /// `replicas`: copies of the service that one command starts (of data-parallel attention), else
-  /// 1; `gpus`: GPUs of one command over those of tensor and pipeline parallelism. Errors: as
+  /// `replicas`: copies of the service that one command starts (with data-parallel attention), else
+  /// 1; `gpus`: GPUs of one command divided by those of tensor and pipeline parallelism. Errors: as
   /// launch_of.
   [[nodiscard]] LaunchRole role();
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
@@ -59,7 +59,7 @@ class LaunchWriter {
   [[nodiscard]] std::string engine_text() const;
   [[nodiscard]] bool has(std::string_view flag) const;
   void add(std::string_view flag, std::string value = {});
-  /// Adds a flag that the version must have, or refuses `what`.
+  /// Adds a flag. Throws InputError that names `what` if the version does not have it.
   void require(std::string_view flag, std::string value, std::string_view what);
   void note(std::string text);
 
@@ -78,11 +78,11 @@ class LaunchWriter {
   EngineVersion version_;
   const LaunchInput& in_;
   LaunchRole out_;
-  nlohmann::ordered_json yaml_;  // of TensorRT-LLM's file of options
+  nlohmann::ordered_json yaml_;  // of TensorRT-LLM's options file
   std::vector<std::string> notes_;
 };
 
-/// `value` as YAML: block style, two blanks a level.
+/// `value` as YAML: block style, two blanks per level.
 [[nodiscard]] std::string yaml_text(const nlohmann::ordered_json& value);
 
 }  // namespace kvsim

@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 4> kKinds{"compose", "kubernetes", "llm-d", "dynamo"};
 constexpr int kPort = 8000;
-constexpr std::size_t kMaxName = 50;  // of 63 that a label may have
+constexpr std::size_t kMaxName = 50;  // a label may have 63
 
 /// The images that the engines' projects publish: docs.vllm.ai (Using Docker), docs.sglang.io
 /// (Install SGLang), the NGC catalogue (tensorrt-llm/release).
@@ -30,7 +30,7 @@ std::string image_of(const Launch& launch) {
   return fmt::format("nvcr.io/nvidia/tensorrt-llm/release:{}", version);
 }
 
-/// Lower-case letters, digits and "-", as names of Kubernetes are.
+/// Lower-case letters, digits and "-", as in Kubernetes names.
 std::string label_name(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -46,7 +46,7 @@ std::string label_name(std::string_view text) {
   return out.empty() ? "kvsim" : out;
 }
 
-/// The command with the address at which containers reach each other; files are in /config.
+/// The command with an address that other containers can reach; files are in /config.
 std::vector<std::string> container_words(const Launch& launch, const LaunchRole& role) {
   std::vector<std::string> words = role.words;
   for (const LaunchFile& file : role.files) {
@@ -211,7 +211,7 @@ std::string kubernetes(const Launch& launch, const std::string& name) {
 // ------------------------------------------------------------------------------------ llm-d
 
 /// Values of the chart llm-d-modelservice (github.com/llm-d-incubation/llm-d-modelservice), which
-/// writes the model, the port and the sizes of `parallelism` into the command.
+/// adds the model, the port and the sizes of `parallelism` to the command.
 std::string llm_d(const Launch& launch, const std::string& name) {
   if (launch.engine->stack != "vllm") {
     throw InputError{
@@ -243,7 +243,7 @@ std::string llm_d(const Launch& launch, const std::string& name) {
       }
     }
     const std::string key = role.name == "prefill" ? "prefill" : "decode";
-    // Behind the sidecar of split services the engine listens one port further.
+    // In split services the sidecar uses the service port, so the engine listens on another one.
     const int port = is_split && key == "decode" ? 8200 : kPort;
     values[key] = {
         {"create", true},
@@ -285,7 +285,7 @@ std::string dynamo(const Launch& launch, const std::string& name) {
   frontend["extraPodSpec"] = {{"mainContainer", {{"image", image}}}};
   ordered_json services{{"Frontend", frontend}};
   for (const LaunchRole& role : launch.roles) {
-    // Dynamo's workers take the model by its flag, and the engine's own flags after it.
+    // Dynamo's workers expect the model's flag, followed by the engine's flags.
     std::vector<std::string> args;
     std::size_t from = launch.engine->program.size();
     if (launch.engine->model_is_positional) {

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Whether YAML reads `text` back as this text without quotes.
+/// Whether unquoted `text` is the same string in YAML.
 bool is_plain(const std::string& text) {
   if (text.empty() || std::isalpha(static_cast<unsigned char>(text.front())) == 0) return false;
   const bool plain = std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -51,7 +51,7 @@ void write(const ordered_json& value, std::size_t indent, std::string& out) {
       out += fmt::format("{}- {}\n", blanks, scalar(item));
       continue;
     }
-    // The first line of the item follows its dash.
+    // The first line of an item is on the line of its dash.
     std::string block;
     write(item, indent + 2, block);
     block[indent] = '-';

@@ -37,9 +37,9 @@ using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestFile = 1U << 30U;
-constexpr std::int64_t kMaxRequests = 20'000;  // simulated of one run
+constexpr std::int64_t kMaxRequests = 20'000;  // simulated per run
 
-/// A value of a run: how the client printed it, and where a result has it.
+/// A measured value of a run, and the accessor of its prediction.
 struct Compared {
   std::string_view metric, stat;
   double measured = 0;
@@ -68,8 +68,8 @@ std::vector<Compared> compared(const BenchRun& run) {
   return out;
 }
 
-/// Whether a client that limits its requests in flight sent them at the rate it was to: then the
-/// limit did not hold it up.
+/// Whether the client reached its request rate, so that a limit on requests in flight did not delay
+/// it.
 bool keeps_rate(const BenchRun& run) {
   constexpr double kKept = 0.95;
   return run.rate && (!run.users || !run.request_s || *run.request_s >= kKept * *run.rate);
@@ -86,7 +86,7 @@ ordered_json arrivals_of(const BenchRun& run) {
   return {{"kind", "gamma"}, {"rate", *run.rate}, {"cv", run.gap_cv}};
 }
 
-/// The scenario with the load of a run instead of the load it names.
+/// The scenario with the load of a run instead of the scenario's load.
 nlohmann::json at_load(nlohmann::json document, const BenchRun& run, const fs::path& file) {
   if (!run.states_load || !document.is_object() || !document.contains("requests")) return document;
   nlohmann::json& requests = document["requests"];
@@ -106,7 +106,7 @@ nlohmann::json at_load(nlohmann::json document, const BenchRun& run, const fs::p
   return document;
 }
 
-/// A note where the load is not all that the file says.
+/// A note if the simulated load differs from the load in the file.
 std::optional<std::string> load_note(const BenchRun& run) {
   if (!run.rate || !run.users) return std::nullopt;
   if (keeps_rate(run)) {
@@ -130,7 +130,7 @@ std::string load_text(const BenchRun& run) {
 struct Point {
   BenchRun run;
   std::vector<Compared> values;
-  std::shared_ptr<Scenario> scenario;  // owns what the spec points to
+  std::shared_ptr<Scenario> scenario;  // owns the objects that the spec points to
   ServeSpec spec;
 };
 
@@ -158,7 +158,7 @@ Point point_of(BenchRun run, const fs::path& file) {
   return out;
 }
 
-/// A note where the benchmark's requests are not the scenario's.
+/// A note if the benchmark's mean lengths differ from the scenario's.
 std::optional<std::string> other_lengths(const Point& point) {
   constexpr double kAlike = 1.25;
   double prompts = 0, outputs = 0;

@@ -4,8 +4,8 @@ namespace kvsim {
 
 class Arguments;
 
-/// `kvsim calibrate --from-bench FILE... SCENARIO`: what a benchmark's results say of a service's
-/// times. Errors: InputError.
+/// `kvsim calibrate --from-bench FILE... SCENARIO`: calibrates a service's times with a benchmark's
+/// results. Errors: InputError.
 int calibrate_from_bench(const Arguments& arguments);
 
 }  // namespace kvsim

@@ -4,8 +4,8 @@
 
 namespace kvsim {
 
-/// `kvsim calibrate --from-log`: a start-up log's values as overrides of a scenario's engine, and
-/// what they change in a given scenario. Errors: InputError.
+/// `kvsim calibrate --from-log`: converts a start-up log's values to overrides of a scenario's
+/// engine, and shows their effect on a given scenario. Errors: InputError.
 int calibrate_from_log(const Arguments& arguments);
 
 }  // namespace kvsim

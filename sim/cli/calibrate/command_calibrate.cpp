@@ -52,7 +52,7 @@ int run_calibrate(const Arguments& arguments) {
       "none"};
 }
 
-/// YYYY-MM-DD of a day that the calendar has.
+/// Whether `text` is a valid date in the form YYYY-MM-DD.
 bool is_date(const std::string& text) {
   constexpr std::string_view kForm = "dddd-dd-dd";
   if (text.size() != kForm.size()) return false;

@@ -1,4 +1,4 @@
-// kvsim calibrate --device cuda: what the kernels reach on the GPU at hand.
+// kvsim calibrate --device cuda: the rates that the kernels reach on the local GPU.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ int calibrate_on_device(const Arguments& arguments) {
   if (!path) throw InputError{"calibrate --device", "-o FILE", "none"};
   const DeviceKernels timed = time_kernels({}, false);
   const KernelsScore& score = timed.score;
-  if (!score.pass()) {  // times of wrong results mean nothing
+  if (!score.pass()) {  // times of wrong results are meaningless
     write_err(kernels_text(score, true, terminal_width()));
     return kDoesNotFit;
   }

@@ -1,4 +1,4 @@
-// kvsim calibrate --measured: coefficients of the kernels' forms from timings of others.
+// kvsim calibrate --measured: fits coefficients of kernel forms to other projects' timings.
 
 #include <algorithm>
 #include <map>
@@ -53,7 +53,7 @@ std::string too_few_text(const TimingGroup& group) {
                      group.format, group.rows, kMinRows);
 }
 
-/// Errors: InputError if no group has enough rows.
+/// Throws InputError if no group has enough rows.
 void refuse_without_fit(const std::vector<MeasuredFile>& files,
                         const std::vector<TimingGroup>& too_few, const std::string& place) {
   if (too_few.size() < timing_groups(files).size()) return;

@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The rows that have a class, and what was compared in each.
+/// The rows that have a class, and the comparison of each row.
 struct ServiceRows {
   std::vector<ResidualRow> rows;
   std::vector<const ServedComparison*> of;
@@ -119,7 +119,7 @@ std::string csv_of(const ServiceRows& rows, const std::vector<LeftOutEnds>& left
 
 namespace {
 
-/// A fitted residual model, and the rows it came from.
+/// A fitted residual model, and its rows.
 struct Written {
   nlohmann::ordered_json document;
   std::vector<ResidualClass> classes;
@@ -162,7 +162,7 @@ Written fit_static_runs(const fs::path& file) {
     }
     const RunPhase phase =
         row.row.metric.starts_with("ttft") ? RunPhase::kPrefill : RunPhase::kDecode;
-    // Few documents have times of prompts: the class of all runs is theirs and that of decoding.
+    // Few documents have prompt times, so the prefill class contains the rows of all phases.
     for (const RunPhase of_phase : {RunPhase::kPrefill, RunPhase::kDecode}) {
       if (of_phase == RunPhase::kDecode && phase != of_phase) continue;
       std::vector<std::string> features = row.residual_path;
@@ -187,7 +187,7 @@ Written fit_static_runs(const fs::path& file) {
   return {.document = {}, .classes = std::move(fitted.classes), .csv = std::move(csv)};
 }
 
-/// Whether a table is of services, by its first line.
+/// Whether a table is of services, according to its first line.
 bool is_served(const fs::path& file) {
   constexpr std::size_t kMaxBytes = 1U << 30U;
   const std::string text = read_text_file(file, kMaxBytes);

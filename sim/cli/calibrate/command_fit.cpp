@@ -1,4 +1,4 @@
-// kvsim fit-surrogate: from traces with a repeat to the weights that KVzap predicts scores with.
+// kvsim fit-surrogate: fits the weights of KVzap's score predictor to traces with a repeat.
 
 #include <filesystem>
 #include <limits>

@@ -17,8 +17,8 @@
 namespace kvsim {
 namespace {
 
-/// Replaces this process by kvsim-validate, which is in the folder of this program, with the same
-/// words. Errors: InputError if there is no such program.
+/// Replaces this process by kvsim-validate, from the folder of this program, with the same
+/// arguments. Errors: InputError if the program does not exist.
 [[noreturn]] void start(const Arguments& arguments) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);

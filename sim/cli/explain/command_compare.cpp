@@ -1,4 +1,4 @@
-// kvsim compare: results side by side, the figures that differ.
+// kvsim compare: the figures that differ between results.
 
 #include "sim/cli/explain/command_compare.hpp"
 
@@ -31,7 +31,7 @@ using Align = Table::Align;
 
 constexpr double kPercent = 100;
 
-/// The metric that a figure belongs to: "ttft_s.p99" and "run.ttft_s_low" to ttft_s. nullptr: none.
+/// The metric of a figure: ttft_s for "ttft_s.p99" and "run.ttft_s_low". nullptr if there is none.
 const MetricInfo* metric_of_figure(std::string_view figure) {
   static const std::array kTables{infos_of(static_metrics()), infos_of(service_metrics()),
                                   infos_of(replay_metrics()), infos_of(candidate_metrics()),
@@ -48,7 +48,7 @@ const MetricInfo* metric_of_figure(std::string_view figure) {
   return nullptr;
 }
 
-/// The unit of a figure: its metric's, or that which its name ends with.
+/// The unit of a figure: its metric's unit, or the suffix of its name.
 std::string_view unit_of(std::string_view figure) {
   if (const MetricInfo* info = metric_of_figure(figure)) return info->unit;
   if (figure.find("owners.") != std::string_view::npos || figure.ends_with("_bytes")) return "B";
@@ -76,7 +76,7 @@ std::string change_text(const FigureChange& change) {
   return fmt::format("{:+.3g} %", kPercent * *change.relative);
 }
 
-/// Ends of intervals, shares by owner and the like are shown only with --all.
+/// Whether a figure, such as an interval's end or an owner's share, is shown only with --all.
 bool is_detail(const std::string& figure) {
   return figure.ends_with("_low") || figure.ends_with("_high") ||
          figure.find('.') != std::string::npos;
@@ -166,7 +166,7 @@ int run_compare(const Arguments& arguments) {
   bool moved = false;
   for (std::size_t i = 1; i < results.size(); ++i) {
     const Comparison comparison = compare_results(results[0], results[i], tolerance);
-    // Results without a figure in common are not the same.
+    // Results without a common figure are different.
     moved = moved || comparison.moved() || comparison.figures == 0;
     documents.push_back(comparison_json(comparison));
     if (i > 1) text += "\n";
@@ -180,7 +180,7 @@ int run_compare(const Arguments& arguments) {
   } else {
     write_out(text);
   }
-  // With a tolerance, the exit status answers whether anything moved.
+  // With a tolerance, the exit status reports whether anything changed.
   return moved && arguments.has("tolerance") ? kDoesNotFit : kDone;
 }
 

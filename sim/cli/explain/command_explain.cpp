@@ -39,7 +39,7 @@ std::string amount_text(double value, std::string_view unit) {
   return fmt::format("{:.6g} {}", value, unit);
 }
 
-/// " (1.2 ms to 1.5 ms)", one end where there is but one, or nothing.
+/// " (1.2 ms to 1.5 ms)"; only one end if the other is missing; empty without both.
 std::string range_text(const std::optional<double>& low, const std::optional<double>& high,
                        std::string_view unit) {
   if (!low && !high) return "";

@@ -41,7 +41,7 @@ bool is_bench_file(const fs::path& path) {
   std::error_code status;
   if (!fs::is_regular_file(path, status)) return false;
   const std::string text = read_text_file(path, kLargest);
-  constexpr std::size_t kHead = 400;  // a result names its schema first
+  constexpr std::size_t kHead = 400;  // a result's schema is its first key
   const std::string_view head = std::string_view{text}.substr(0, kHead);
   return head.find("\"schema\"") == std::string_view::npos ||
          head.find("kvsim.") == std::string_view::npos;

@@ -8,11 +8,11 @@
 
 namespace kvsim {
 
-/// Whether a file is one of a benchmark rather than a result of kvsim.
+/// Whether a file is a benchmark's output rather than a result of kvsim.
 [[nodiscard]] bool is_bench_file(const std::filesystem::path& path);
 
-/// compare_bench of two files: a result (a folder or its result.json) and a benchmark's.
-/// Errors: as compare_bench; InputError for files that cannot be read.
+/// Calls compare_bench on two files: a result (a folder or its result.json) and a benchmark's
+/// output. Errors: as compare_bench; InputError for files that cannot be read.
 [[nodiscard]] std::vector<BenchComparison> compare_bench_files(const std::filesystem::path& result,
                                                                const std::filesystem::path& file);
 

@@ -24,11 +24,12 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Texts about metrics, and series too long to compare by eye.
+/// Keys of texts about metrics, which are not compared.
 constexpr std::array<std::string_view, 8> kNoFigures{
     "notes", "label", "interval_basis", "memory_basis", "time_basis", "basis", "text", "what"};
 
-/// Numbers, truths and words of `value`, nested names joined by dots; lists are left out.
+/// Adds the numbers, booleans and strings of `value`, with nested names joined by dots; skips
+/// lists.
 void flatten(const ordered_json& value, const std::string& name, ordered_json& out) {
   if (value.is_array()) return;
   if (!value.is_object()) {
@@ -41,7 +42,7 @@ void flatten(const ordered_json& value, const std::string& name, ordered_json& o
   }
 }
 
-/// `object` cut in two: what is in `names`, and the rest, flat.
+/// Splits `object` into the keys in `names` and the other members, flattened.
 ResultItem item_of(const ordered_json& object, const std::set<std::string>& names,
                    ordered_json keys = ordered_json::object()) {
   ResultItem item{std::move(keys), ordered_json::object()};
@@ -57,7 +58,7 @@ ResultItem item_of(const ordered_json& object, const std::set<std::string>& name
   return item;
 }
 
-/// Points of a run: the keys before the label are the scenario's.
+/// Adds the points of a run; the keys before the label are scenario keys.
 void add_run(const ordered_json& run, bool named, std::vector<ResultItem>& items) {
   const ordered_json name =
       named ? ordered_json{{"scenario", run.at("scenario").at("name")}} : ordered_json::object();
@@ -121,7 +122,7 @@ std::vector<ResultItem> items_of(const ordered_json& document, const std::string
   return items;
 }
 
-/// Values of one key over all items of a result.
+/// The value of a key that is equal in all items of a result; nullopt if it differs.
 std::optional<ordered_json> constant(const ResultItems& result, const std::string& key) {
   std::optional<ordered_json> value;
   for (const ResultItem& item : result.items) {
@@ -137,7 +138,7 @@ std::string text_of(const ordered_json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-/// Labels of items by `keys`; the same label again gets its count.
+/// Labels of items from `keys`; repeated labels are numbered.
 std::vector<std::string> labels_of(const ResultItems& result,
                                    const std::vector<std::string>& keys) {
   std::vector<std::string> labels;
@@ -188,14 +189,14 @@ std::vector<FigureChange> changes(const ordered_json& a, const ordered_json& b, 
   return out;
 }
 
-/// A point of both results.
+/// A point that is in both results.
 struct Pair {
-  std::size_t before = 0, after = 0;  // places in ResultItems::items
+  std::size_t before = 0, after = 0;  // indices into ResultItems::items
   std::string label{};
 };
 
-/// Places of items that no pair has, by the values of `keys`. Values that several items of the
-/// result share, paired or not, are left out: they do not name one point.
+/// Indices of unpaired items, by their values of `keys`. Values of several items of the result,
+/// paired or not, are omitted because they do not identify one point.
 std::map<std::string, std::size_t> unique_leftovers(const ResultItems& result,
                                                     const std::vector<std::string>& keys,
                                                     const std::vector<bool>& paired) {
@@ -215,7 +216,8 @@ std::map<std::string, std::size_t> unique_leftovers(const ResultItems& result,
   return out;
 }
 
-/// "params.budget 165 and 166, split …": the keys of two paired items that differ, nested ones too.
+/// "params.budget 165 and 166, split …": the different keys of two paired items, including nested
+/// keys.
 std::string different_keys(const ResultItem& a, const ResultItem& b,
                            const std::vector<std::string>& keys) {
   ordered_json flat[2] = {ordered_json::object(), ordered_json::object()};
@@ -238,9 +240,9 @@ std::string different_keys(const ResultItem& a, const ResultItem& b,
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
-/// Pairs points by all `keys`. The leftovers are paired without the parameters of methods, then
-/// without budget and trace: a replay's parameters are resolved ones, so another prompt or budget
-/// changes them in each point. Adds a note on each such difference, and the points without a pair.
+/// Pairs points by all `keys`. The remaining points are paired without method parameters, then
+/// without budget and trace, because the resolved parameters of a replay change with the prompt and
+/// the budget. Adds a note on each such difference, and the points without a pair.
 std::vector<Pair> pairs_of(const ResultItems& before, const ResultItems& after,
                            const std::vector<std::string>& keys, Comparison& out) {
   const std::vector<std::string> names_before = labels_of(before, keys);
@@ -258,7 +260,7 @@ std::vector<Pair> pairs_of(const ResultItems& before, const ResultItems& after,
     if (found != places.end()) add(i, found->second, names_before[i]);
   }
   std::vector<std::string> fewer = keys;
-  std::map<std::string, std::vector<std::string>> notes;  // points, by what differs
+  std::map<std::string, std::vector<std::string>> notes;  // points, by difference
   std::vector<std::string> order;
   for (const std::set<std::string>& dropped : {std::set<std::string>{"params", "method_params"},
                                                std::set<std::string>{"budget", "trace"}}) {
@@ -304,7 +306,7 @@ ResultItems read_result_items(const fs::path& path) {
   const fs::path file = result_document(path);
   constexpr std::size_t kLargest = 64U << 20U;
   const std::string text = read_text_file(file, kLargest);
-  const Field root = Field::parse(text, file.string());  // names line and column of an error
+  const Field root = Field::parse(text, file.string());  // reports line and column of an error
   const Field schema = root.at("schema");
   constexpr std::array<std::string_view, 7> kKnown{
       "kvsim.run/1",   "kvsim.runs/1",           "kvsim.replay/1", "kvsim.aggregate/1",
@@ -347,7 +349,7 @@ Comparison compare_results(const ResultItems& before, const ResultItems& after, 
   };
   note("kvsim versions differ", before.version, after.version);
   note("calibrations differ", before.calibration, after.calibration);
-  // Keys in order of first appearance; those with one value in each are no part of a name.
+  // Keys of labels in order of first appearance, except keys with a single value in each result.
   std::vector<std::string> keys;
   for (const ResultItems* result : {&before, &after}) {
     for (const ResultItem& item : result->items) {

@@ -1,5 +1,5 @@
-// kvsim explain RESULT ttft_s, tpot_s, itl_s, e2e_s and queue_s: where the time of a service's
-// requests went, as far as its result holds it.
+// kvsim explain RESULT ttft_s, tpot_s, itl_s, e2e_s and queue_s: the parts of a service's request
+// latencies, as far as its result contains them.
 
 #include <array>
 #include <optional>
@@ -23,7 +23,8 @@ std::string range_text(const std::optional<double>& low, const std::optional<dou
   return fmt::format(" ({} to {})", time_text(*low), time_text(*high));
 }
 
-/// A number of a distribution `key` of the point; of its low or high end where `end` says so.
+/// A number of the point's distribution `key`, or of its interval's end with `end` "_low" or
+/// "_high".
 std::optional<double> of(const Field& point, std::string_view key, std::string_view number,
                          std::string_view end = "") {
   const auto distribution = point.find(fmt::format("{}{}", key, end));
@@ -38,17 +39,17 @@ double count_of(const Field& point, std::string_view key) {
   return explained_number(point.at(key).at("n"));
 }
 
-/// A mean less the mean that ends before it. Ends of an interval are of whole figures: their
-/// difference is none.
+/// The difference of two means as a term. It has no interval, because the difference of two
+/// intervals' ends is not an interval's end.
 ExplainedTerm after(const Field& point, const char* key, const char* before, const char* what) {
   return {.what = what,
           .value = mean_of(point, key) - mean_of(point, before),
           .formula = fmt::format("mean of {} - mean of {}", key, before)};
 }
 
-/// Queue, prompt and output up to `key`, as differences of means. All completed requests have a
-/// queue_s and an e2e_s, but only those with tokens have a ttft_s: means of fewer requests cannot
-/// be subtracted from means of all.
+/// Adds queue, prompt and output times up to `key` as differences of means. All completed requests
+/// have a queue_s and an e2e_s, but only requests with tokens have a ttft_s, and means over fewer
+/// requests cannot be subtracted from means over all.
 void add_moments(Explanation& out, const Field& point, std::string_view key) {
   const bool all_answer = count_of(point, "ttft_s") == count_of(point, "queue_s");
   if (!all_answer && key != "queue_s") {
@@ -91,7 +92,7 @@ ExplainedTable percentiles(const Field& point, std::string_view key) {
   return table;
 }
 
-/// Lines about waiting and prompts that are not terms: they are of the service, not of these
+/// Rows about waiting and prompts. They are not terms, because they describe the service, not these
 /// requests.
 ExplainedTable waiting(const Field& point) {
   const Field use = point.at("resources");
@@ -128,7 +129,7 @@ ExplainedTable waiting(const Field& point) {
   return table;
 }
 
-/// What a token waits for: iterations, by what they hold and by operator.
+/// Adds the iterations that a token waits for, by contents and by operator.
 void add_iterations(Explanation& out, const Field& point) {
   const Field phases = point.at("phases");
   const double busy = explained_number(point.at("busy"));

@@ -1,4 +1,4 @@
-// The words by which people know a figure: column names of tables, names of other tools.
+// Common names of figures: column names of tables, names in other tools.
 
 #include <algorithm>
 #include <array>
@@ -14,10 +14,10 @@
 namespace kvsim {
 namespace {
 
-/// Figures that are no metric of a point, or whose words mean another figure.
+/// A figure that is not a metric of a point, or whose names differ from its metric's.
 struct OtherName {
   std::string_view key;
-  std::string_view of_runs;      // words of tables and other tools, joined by commas
+  std::string_view of_runs;      // names in tables and other tools, joined by commas
   std::string_view of_services;  // likewise
 };
 constexpr std::array kOthers{
@@ -32,11 +32,11 @@ constexpr std::array kOthers{
         "compute, overhead, kv full, kv full max %, pre, pre empted, preempted, busy, failed"},
 };
 
-/// Units and percentiles that tables write under or after a name.
+/// Units and percentiles that tables print under or after a name.
 constexpr std::array<std::string_view, 10> kTails{"p50", "p90", "p95", "p99", "mean",
                                                   "s",   "ms",  "%",   "gib", "tokens"};
 
-/// Lower case, one space where the word has "_", "-" or spaces.
+/// Converts to lower case, and each run of "_", "-" and spaces to one space.
 std::string plain_words(std::string_view word) {
   std::string out;
   for (const char c : word) {
@@ -51,7 +51,7 @@ std::string plain_words(std::string_view word) {
   return out;
 }
 
-/// Whether `list`, "ttft, prefill", has `words`.
+/// Whether `list`, such as "ttft, prefill", contains `words`.
 bool has_words(std::string_view list, std::string_view words) {
   while (!list.empty()) {
     const std::size_t end = std::min(list.find(", "), list.size());
@@ -61,7 +61,7 @@ bool has_words(std::string_view list, std::string_view words) {
   return false;
 }
 
-/// The metric of a table that `words` names: by its other names, or as the header of a column.
+/// The metric with the alternative name or column header `words`.
 std::string metric_of(const MetricInfos& metrics, std::string_view words,
                       const std::vector<std::string>& keys) {
   for (const MetricInfo* info : metrics) {
@@ -77,13 +77,13 @@ std::string metric_of(const MetricInfos& metrics, std::string_view words,
   return {};
 }
 
-/// The key that `words` names; empty: none.
+/// The key that `words` names; empty if there is none.
 std::string key_of(const std::string& words, ResultKind kind,
                    const std::vector<std::string>& keys) {
   const MetricInfos services = infos_of(service_metrics());
   for (const std::string& key : keys) {
-    // A static batch has the latencies of services under other keys: without a queue, the time to
-    // first token is the prefill's and the time between tokens a step's.
+    // A static batch has the latencies of services under different keys: without a queue, the time
+    // to first token is the prefill time and the time between tokens is the step time.
     const MetricInfo* of_services = find_info(services, key);
     const bool other_name = kind == ResultKind::kStatic && of_services != nullptr &&
                             of_services->kind == MetricKind::kLatency && key != "queue_s";
@@ -97,7 +97,7 @@ std::string key_of(const std::string& words, ResultKind kind,
   std::string key;
   if (kind == ResultKind::kServe) key = metric_of(services, words, keys);
   if (kind == ResultKind::kStatic) key = metric_of(infos_of(static_metrics()), words, keys);
-  // A run may hold a replay too.
+  // A run may also contain a replay.
   if (key.empty() && (kind == ResultKind::kReplay || kind == ResultKind::kStatic)) {
     key = metric_of(infos_of(replay_metrics()), words, keys);
   }
@@ -115,7 +115,7 @@ std::string explained_key(std::string_view word, ResultKind kind,
   for (;;) {
     if (std::string key = key_of(words, kind, keys); !key.empty()) return key;
     if (metric_without_terms(word, kind) != nullptr) return std::string{word};
-    // "TTFT p50 s": without the unit, then without the percentile.
+    // "TTFT p50 s": try without the unit, then without the percentile.
     const std::size_t space = words.rfind(' ');
     if (space == std::string::npos) return std::string{word};
     const std::string_view tail = std::string_view{words}.substr(space + 1);

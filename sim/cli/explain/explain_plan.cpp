@@ -1,6 +1,6 @@
-// kvsim explain of a plan: the basis of an answer. For a static batch every byte of the run at the
-// answer, the margin for a run that needs more than predicted, and the shortage of the next size;
-// for a service the share of its bounds that the answer uses.
+// kvsim explain of a plan: the basis of an answer. For a static batch: every byte of the run at the
+// answer, the margin for a run that needs more than predicted, and the shortage at the next size.
+// For a service: the share of its bounds that the answer uses.
 
 #include <algorithm>
 #include <array>
@@ -39,7 +39,7 @@ std::string reason_text(const Field& why) {
   return fmt::format("{}: {}", why.at("constraint").string(), why.at("text").string());
 }
 
-/// Knobs as tried, most effective first.
+/// The varied knobs, most effective first.
 ExplainedTable knobs_table(const Field& impossible) {
   ExplainedTable table{"what would help, the need over what there is after it (1 and below fits)",
                        {}};
@@ -54,7 +54,7 @@ ExplainedTable knobs_table(const Field& impossible) {
   return table;
 }
 
-/// Owners of the memory when the next size requested more than was free.
+/// Memory by owner when the next size requested more than was free.
 ExplainedTable refusal_table(const Field& oom) {
   ExplainedTable table{
       fmt::format("one more, in {}: owners of the memory available at this confidence",
@@ -78,7 +78,7 @@ ExplainedTable refusal_table(const Field& oom) {
   return table;
 }
 
-/// Of a static batch: every byte of one GPU at the answer.
+/// Explains a static batch: every byte of one GPU at the answer.
 void explain_memory(const Field& candidate, double confidence, Explanation& out) {
   const auto run = candidate.find("at_answer");
   if (!run) {
@@ -118,7 +118,7 @@ void explain_memory(const Field& candidate, double confidence, Explanation& out)
   if (const auto oom = next->find("oom")) out.tables.push_back(refusal_table(*oom));
 }
 
-/// Of a service: how full its bounds are.
+/// Explains a service: the share of each bound that is used.
 void explain_bounds(const Field& candidate, double attainment, Explanation& out) {
   out.notes.push_back(fmt::format("simulated: {}", candidate.at("simulated").string()));
   const auto bounds = candidate.find("bounds");
@@ -159,12 +159,12 @@ void explain_bounds(const Field& candidate, double attainment, Explanation& out)
   out.tables.push_back(std::move(table));
 }
 
-/// Candidates of all answers to a question, and what to call them.
+/// Candidates of all answers to a question, and their labels.
 struct Candidates {
-  std::vector<Field> answers;  // of each candidate the answer that it is of
+  std::vector<Field> answers;  // the answer of each candidate
   std::vector<Field> fields;
   std::vector<std::string> labels;
-  std::string best;  // of a lone answer
+  std::string best;  // label of the best candidate if there is one answer
 };
 Candidates candidates_of(const Field& answers, std::string_view question) {
   Candidates out;

@@ -1,5 +1,5 @@
-// kvsim explain RESULT output_tok_s, total_tok_s, request_s, goodput, mfu and mbu: what a service
-// did in its makespan, and what the makespan went on.
+// kvsim explain RESULT output_tok_s, total_tok_s, request_s, goodput, mfu and mbu: the work of a
+// service during its makespan, and the makespan by phase.
 
 #include <algorithm>
 #include <array>
@@ -18,12 +18,12 @@
 namespace kvsim {
 namespace {
 
-constexpr double kRounding = 1e-9;  // of a quotient
+constexpr double kRounding = 1e-9;  // relative, for quotients
 constexpr double kPercent = 100;
 
 std::string time_text(double seconds) { return to_text(Seconds{seconds}); }
 
-/// A metric that varies with times, with its interval.
+/// A metric that depends on times, with its interval.
 Explanation rate(const Field& point, std::string_view key) {
   return {.key = std::string{key},
           .point = point.at("label").string(),
@@ -34,8 +34,8 @@ Explanation rate(const Field& point, std::string_view key) {
           .basis = service_basis(point)};
 }
 
-/// A document in which the figure is not what its formula gives is refused, as one whose terms do
-/// not sum to it.
+/// Throws InputError if the figure is not equal to the value of its formula, as for terms with a
+/// wrong sum.
 void check_quotient(const Field& point, std::string_view key, double done) {
   const double makespan = explained_number(point.at("makespan_s"));
   const double value = explained_number(point.at(key));
@@ -68,14 +68,14 @@ ExplainedTable batch_of(const Field& point) {
   return table;
 }
 
-/// The share of requests that miss a bound, as far as percentiles show. They are of the nearest
-/// rank: at least 90 % of times are at or below p90, and fewer than 90 % below one that is
-/// exceeded.
+/// The share of requests that miss a bound, as far as percentiles show it. Percentiles use the
+/// nearest rank: at least 90 % of times are at or below p90; fewer than 90 % meet a bound below
+/// p90.
 std::string missed_text(const Field& times, double bound) {
   constexpr std::array<std::pair<const char*, double>, 4> kRanks{
       {{"p50", 0.50}, {"p90", 0.90}, {"p95", 0.95}, {"p99", 0.99}}};
   std::string kept, missed;
-  std::optional<double> min, max;  // shares that miss it
+  std::optional<double> min, max;  // shares of requests that miss the bound
   for (const auto& [name, share] : kRanks) {
     const auto at = maybe_number(times, name);
     if (!at) return "no request has such a time";

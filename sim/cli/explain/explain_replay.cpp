@@ -1,4 +1,4 @@
-// kvsim explain of a replay: what a method holds, term by term, and why each entry is there.
+// kvsim explain of a replay: the entries that a method holds by term, and why each one is kept.
 
 #include <algorithm>
 #include <array>
@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 4> kReplayKeys{"bytes_held_final", "entri
                                                       "kept", "rel_error_mean"};
 constexpr const char* kKeptFile = "replay_kept.csv";
 
-/// What a role is, for people.
+/// The description of a role for display.
 std::string_view role_text(std::string_view role) {
   static const std::map<std::string_view, std::string_view> words{
       {"whole", "all tokens: nothing has left the head"},
@@ -44,7 +44,7 @@ struct Role {
   std::optional<double> lowest, highest;
 };
 
-/// Over layers, in the order of KeptRole.
+/// Sums over layers by role, in the order of KeptRole.
 std::vector<std::pair<std::string, Role>> roles_of(const Field& method) {
   std::vector<std::pair<std::string, Role>> roles;
   for (int r = 0; r < kKeptRoles; ++r) {
@@ -92,7 +92,7 @@ Explanation entries_held(const Field& method) {
   return out;
 }
 
-/// The closed form of the size law next to the counted entries.
+/// Compares the closed form of the size law with the counted bytes.
 std::string law_text(const Field& method, double held) {
   const auto closed = maybe_number(method, "closed_form_bytes_final");
   if (!closed) {
@@ -177,7 +177,7 @@ Explanation error(const Field& replay, const Field& method) {
   }
   resolve(out, layers, "rel_error_mean", "", *mean);
   out.notes.emplace_back("|o' - o| / |o| of attention's output, mean over steps and query heads");
-  // Results of earlier versions do not say which model the trace is of.
+  // Results of earlier versions do not contain the trace's model.
   if (const auto source = replay.find("source")) {
     out.notes.push_back(fmt::format("trace: {}", source->string()));
   }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kMilli = 1e3;
 
-/// The metric `key` of a static batch with its interval; terms and what they sum to come later.
+/// The metric `key` of a static batch with its interval; terms and total are added later.
 Explanation figure(const Field& point, std::string_view key, std::string_view basis = {}) {
   Explanation out{.key = std::string{key},
                   .point = point.at("label").string(),
@@ -48,7 +48,7 @@ Explanation peak(const Field& point) {
   return out;
 }
 
-/// A phase's peak: the document has only the terms of the higher one.
+/// Explains a phase's peak; the document has only the terms of the higher peak.
 Explanation phase_peak(const Field& point, std::string_view key) {
   const std::string phase{key.substr(0, key.find('_'))};
   if (point.at("peak_phase").string() != phase) {
@@ -86,7 +86,7 @@ Explanation cache(const Field& point) {
   return out;
 }
 
-/// Entries of time_terms; says what to do where there are none.
+/// Entries of time_terms. Throws InputError with a hint if there are none.
 std::vector<Field> time_steps(const Field& point) {
   const Field steps = point.at("time_terms");
   std::vector<Field> items = steps.items();
@@ -116,7 +116,7 @@ Explanation prefill(const Field& point) {
   return explain_step(point, time_steps(point).front(), "prefill_s");
 }
 
-/// Terms of prefill, where the figure has it, and of decode.
+/// Adds the terms of decode and, if `prefills`, of prefill.
 void add_times(Explanation& out, const Field& point, bool prefills) {
   for (const char* key : {"prefill_s", "decode_s"}) {
     if (!prefills && std::string_view{key} == "prefill_s") continue;
@@ -183,7 +183,7 @@ Explanation reserved(const Field& point) {
   return out;
 }
 
-/// The terms that a paged engine's pool is the remainder of.
+/// Explains a paged engine's pool: the memory that remains after other terms.
 Explanation pool(const Field& point) {
   const auto start = point.find("startup");
   if (!start) fail_without(point, "kv_cache_bytes", "the stack has no paged cache");
@@ -197,7 +197,7 @@ Explanation pool(const Field& point) {
   };
   const auto bytes_of = [&](const char* key) { return explained_number(start->at(key)); };
   const auto take = [&](const char* what, const char* key) { add(what, -bytes_of(key), key); };
-  // Results of earlier versions are of engines that take a fraction of all.
+  // In results of earlier versions the fraction applies to all memory.
   const auto found = start->find("fraction_of");
   const std::string of = found ? found->string() : "all";
   const auto counts = start->find("counts_graphs");
@@ -233,14 +233,14 @@ Explanation pool(const Field& point) {
   add("missing: it does not start", bytes_of("missing_bytes"), "missing_bytes");
   if (start->find("draft_cache_bytes")) take("cache of the draft", "draft_cache_bytes");
   resolve(out, *start, "kv_cache_bytes", "B", *out.value);
-  // A service's; the result of a static batch has no interval of its pool.
+  // Only services have an interval of the pool.
   out.low = maybe_number(point, "kv_pool_bytes_low");
   out.high = maybe_number(point, "kv_pool_bytes_high");
   out.basis = text_or_none(point, "pool_interval_basis");
   return out;
 }
 
-/// Tokens of the pool, from the blocks that the start leaves.
+/// Explains the tokens of the pool from its blocks after the engine's start.
 Explanation capacity(const Field& point) {
   Explanation out = pool(point);
   out.key = "kv_capacity_tokens";
@@ -281,7 +281,7 @@ Explanation capacity(const Field& point) {
   return out;
 }
 
-/// The same for both kinds; a service's peak is known only by owner.
+/// Explains the peak of both kinds; a service's peak is available only by owner.
 Explanation any_peak(const Field& point) {
   if (!point.has("scheduler_as_run")) return peak(point);
   Explanation out = figure(point, "peak_hbm_bytes");
@@ -336,7 +336,7 @@ Explanation running_out(const Field& point) {
     held += out.terms.back().value;
   }
   if (point.has("startup")) {
-    // Free bytes there are part of the reserved pool.
+    // Free bytes of this OOM are part of the reserved pool.
     resolve(out, *oom, "bytes held", "B", held);
     return out;
   }
@@ -346,7 +346,7 @@ Explanation running_out(const Field& point) {
   return out;
 }
 
-/// The largest batch or the fewest GPUs of a run: found by search, so without terms.
+/// The largest batch or the fewest GPUs of a run. It is found by search, so it has no terms.
 Explanation fit_figure(const Field& point, std::string_view key) {
   Explanation out = figure(point, key, "memory");
   if (!out.value) {
@@ -357,10 +357,10 @@ Explanation fit_figure(const Field& point, std::string_view key) {
       "this run");
   return out;
 }
-/// Keys that runs and plans share.
+/// Whether `key` is a figure of both runs and plans.
 bool is_fit_key(std::string_view key) { return key == "largest_batch" || key == "fewest_gpus"; }
 
-/// What has terms, and in whose results.
+/// A figure with terms, and the kinds of results that have it.
 struct Entry {
   enum class Of : std::uint8_t { kBatches, kServices, kBoth };
   std::string_view key;
@@ -368,7 +368,7 @@ struct Entry {
   Explanation (*explain)(const Field& point, std::string_view key);
 };
 
-/// An explanation of one figure, which needs no key.
+/// Adapts an explanation of a single figure, which needs no key.
 template <Explanation (*Explain)(const Field&)>
 Explanation only(const Field& point, std::string_view /*key*/) {
   return Explain(point);
@@ -410,7 +410,7 @@ constexpr auto kEntries = std::to_array<Entry>({
     {"oom", kBatches, only<running_out>},
 });
 
-/// A service has other figures than a static batch.
+/// Throws InputError if the result's kind does not have the figure.
 void check_kind(const Field& result, const Entry& entry) {
   const bool serves = kind_of(result) == ResultKind::kServe;
   if (serves && entry.of == kBatches) {
@@ -426,7 +426,7 @@ void check_kind(const Field& result, const Entry& entry) {
   }
 }
 
-/// A metric without terms: its value, interval and meaning. Of a distribution the mean.
+/// Explains a metric without terms: its value (the mean of a distribution), interval and meaning.
 Explanation described(const Field& point, const MetricInfo& info) {
   const auto number = [&](std::string_view end) {
     const std::string key = fmt::format("{}{}", info.key, end);
@@ -461,7 +461,7 @@ std::vector<std::string> explained_keys() {
   for (const Entry& entry : kEntries) keys.emplace_back(entry.key);
   for (const std::string_view key : replay_keys()) keys.emplace_back(key);
   for (const std::string_view key : plan_keys()) {
-    if (!is_fit_key(key)) keys.emplace_back(key);  // those of runs are there already
+    if (!is_fit_key(key)) keys.emplace_back(key);  // keys of runs are already present
   }
   return keys;
 }

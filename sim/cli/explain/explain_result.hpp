@@ -15,7 +15,7 @@ struct ExplainedTerm {
   std::string what;
   double value = 0;  // in the unit of the terms
   std::optional<double> low{}, high{};
-  std::string formula{};  // with the numbers filled in; empty: none
+  std::string formula{};  // with the numbers filled in; empty if there is none
   std::string basis{};    // of a time: "measured", "stack", …
   std::string source{};
 };
@@ -39,10 +39,10 @@ struct Explanation {
   std::optional<double> value{};
   std::optional<double> low{}, high{};  // 90 %
   std::string basis{};                  // of the interval
-  std::string formula{};   // of the figure from what the terms sum to; empty: their sum
+  std::string formula{};   // of the figure from the sum of the terms; empty: the sum itself
   std::string terms_of{};  // the figure that the terms sum to
   std::string terms_unit{};
-  double total = 0;  // that they sum to
+  double total = 0;  // sum of the terms
   std::vector<ExplainedTerm> terms{};
   std::vector<std::string> notes{};
   std::vector<ExplainedTable> tables{};
@@ -59,10 +59,9 @@ struct ExplainRequest {
 [[nodiscard]] std::vector<std::string> explained_keys();
 
 /// Explains a figure of one point of a run's result.json, of one method of a replay's, or of one
-/// candidate of a plan's plan.json. Errors:
-/// InputError with file and place: another document than these, an unknown key or point, a figure
-/// whose terms the document does not hold (what to run again then), terms that do not sum to their
-/// figure.
+/// candidate of a plan's plan.json. Errors: InputError with file and place for any other document,
+/// an unknown key or point, a figure whose terms are not in the document (with the command to run
+/// again), or terms that do not sum to their figure.
 [[nodiscard]] Explanation explain_result(const Field& result, const ExplainRequest& request);
 
 }  // namespace kvsim

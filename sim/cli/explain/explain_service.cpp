@@ -16,9 +16,9 @@ namespace kvsim {
 namespace {
 
 constexpr double kMilli = 1e3;
-constexpr double kMore = 1.1;  // how much more of a resource the question "what moves it" grants
+constexpr double kMore = 1.1;  // factor on a resource in the sensitivity table
 
-/// Seconds of a mean iteration by the words of a key of its terms, most first.
+/// Seconds of a mean iteration summed by `word` of its terms, largest first.
 std::vector<std::pair<std::string, double>> sums_by(
     const Field& mean, const std::function<std::string(const Field&)>& word) {
   std::map<std::string, double> sums;
@@ -33,7 +33,7 @@ std::vector<std::pair<std::string, double>> sums_by(
 
 std::string tokens_text(double tokens) { return count_text(tokens) + " tokens"; }
 
-/// What a term waits for, in words: collectives wait for the link, whatever bounds them.
+/// The name of the resource that bounds a term; always the link for collectives.
 std::string resource_of(const Field& term) {
   if (term.at("family").string() == "collective") return "link between GPUs";
   const std::string bound = term.at("bound").string();
@@ -43,7 +43,7 @@ std::string resource_of(const Field& term) {
   return bound;
 }
 
-/// Of everything that may bind: the share of the time or of the rate that was in use.
+/// The utilization of each possible bound: a share of the time or of the rate.
 ExplainedTable resources(const Field& point, const std::optional<Field>& mean) {
   const std::string bound = point.at("bound").string();
   const Field use = point.at("resources");
@@ -98,7 +98,7 @@ ExplainedTable resources(const Field& point, const std::optional<Field>& mean) {
   return table;
 }
 
-/// The effect of a tenth more of each resource on its own.
+/// The effect of 10 % more of each resource separately.
 ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
   ExplainedTable table{
       fmt::format("sensitivity: {} more of one resource, and the gain", percent_text(kMore - 1)),
@@ -126,8 +126,8 @@ ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
            fmt::format("more cache: {} instead of {}", tokens_text(capacity * (pool + more) / pool),
                        tokens_text(capacity))});
     };
-    // Relative to the base of the engine's fraction: more of the memory free after weights is that
-    // share of it.
+    // The engine's fraction applies to its base: if the base is memory free after weights, the pool
+    // gains only this share of memory that weights release.
     const auto kind = start->find("fraction_of");
     const bool of_free = kind && (kind->string() == "free" || kind->string() == "after_weights");
     const double share = kind ? explained_number(start->at("memory_fraction")) : 1;
@@ -139,7 +139,7 @@ ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
   }
   std::stable_sort(times.begin(), times.end(), by_share);
   std::stable_sort(memory.begin(), memory.end(), by_share);
-  // The bound comes first: if it is memory, more speed helps little, and vice versa.
+  // The bound comes first: if it is memory, higher speed helps little, and vice versa.
   const bool by_memory = point.at("bound").string().starts_with("kv_");
   for (const auto* rows : by_memory ? std::array{&memory, &times} : std::array{&times, &memory}) {
     table.rows.insert(table.rows.end(), rows->begin(), rows->end());
@@ -147,7 +147,7 @@ ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
   return table;
 }
 
-/// What to change if no resource of the engine is the bound.
+/// The advice if no resource of the engine is the bound.
 std::string advice(std::string_view bound) {
   if (bound == "arrival_rate") return "more requests would be served: nothing of the engine binds";
   if (bound == "kv_capacity") return "more cache lets more sequences run at once";

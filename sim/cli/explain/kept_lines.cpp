@@ -22,14 +22,15 @@ std::vector<KeptLine> read_kept(const std::filesystem::path& file, std::size_t m
         "methods that hold no more than 200,000",
         file.string())};
   }
-  // From the end, since a method's name may hold commas: layer, head, role, first, last, …
+  // Fields are counted from the end, because a method's name may contain commas: layer, head, role,
+  // first, last, …
   std::vector<KeptLine> lines;
   constexpr std::size_t kMaxBytes = std::size_t{4} << 30U;
   std::istringstream in{read_text_file(file, kMaxBytes)};
   std::string line;
   std::getline(in, line);
   for (std::size_t number = 2; std::getline(in, line); ++number) {
-    constexpr std::size_t kAfterName = 9;  // budget on
+    constexpr std::size_t kAfterName = 9;  // fields from the budget to the end
     std::vector<std::string> fields;
     std::istringstream words{line + ","};
     for (std::string word; std::getline(words, word, ',');) fields.push_back(word);

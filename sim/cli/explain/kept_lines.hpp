@@ -16,8 +16,8 @@ struct KeptLine {
   std::optional<double> score;
 };
 
-/// Those of one stored head of the method that is `method`th in the file. Errors: InputError
-/// "FILE:LINE: …" where the file cannot be read or a line is broken.
+/// Reads the lines of one stored head of the `method`-th method in the file. Errors: InputError
+/// "FILE:LINE: …" if the file cannot be read or a line is malformed.
 [[nodiscard]] std::vector<KeptLine> read_kept(const std::filesystem::path& file, std::size_t method,
                                               std::int64_t layer, std::int64_t head);
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kCommandWidth = 100;
 
-/// The stack whose engine `words` start: as --stack names it, else the engine's own.
+/// The stack of the engine that the command starts: the one in --stack, else the engine's default.
 const Stack& stack_of_command(const Arguments& arguments, const EngineFlags& engine,
                               const std::string& place) {
   if (!arguments.has("stack")) return find_stack(engine.stack);
@@ -63,7 +63,7 @@ Arguments with_command_options(Arguments arguments) {
   const std::string place = arguments.typed("from-command");
   const std::vector<std::string> words = split_shell_words(*text, place);
   const EngineFlags* engine = engine_of_command(words);
-  if (engine == nullptr) (void)parse_engine_command(words, {}, place);  // says what it expects
+  if (engine == nullptr) (void)parse_engine_command(words, {}, place);  // throws InputError
   const Stack& stack = stack_of_command(arguments, *engine, place);
   const EngineVersion version = parse_engine_version(stack.version).value_or(EngineVersion{});
   const EngineCommand command = parse_engine_command(words, version, place);

@@ -62,7 +62,7 @@ po::options_description described(const std::vector<Option>& options) {
   throw InputError{fmt::format("{}: unknown option \"{}\"; {}", command, word, hint)};
 }
 
-/// Long names and aliases of `options`, as they are typed, and the name that each means.
+/// Maps long names and aliases of `options`, with dashes, to the option's name.
 std::map<std::string, std::string> spellings_of(const std::vector<Option>& options) {
   std::map<std::string, std::string> out;
   for (const Option& option : options) {
@@ -118,7 +118,7 @@ Arguments::Arguments(std::string command, const std::vector<Option>& options,
   } catch (const po::invalid_command_line_syntax& error) {
     std::string what = error.what();
     what = what.substr(0, what.find('\n'));
-    // The parser knows the option by its name; the user typed another spelling.
+    // The parser reports the option's name; the user may have typed another spelling.
     for (const auto& [name, spelling] : typed_) {
       const std::string quoted = fmt::format("'--{}'", name);
       if (const std::size_t at = what.find(quoted); at != std::string::npos) {
@@ -140,7 +140,7 @@ std::vector<std::string> Arguments::with_names(const std::vector<Option>& option
     const std::string given = word.substr(0, word.find('='));
     auto found = spellings.find(given);
     if (found == spellings.end() && given.starts_with("--")) {
-      std::string dashed = given;  // vLLM takes --max_model_len, too
+      std::string dashed = given;  // vLLM also accepts --max_model_len
       std::replace(dashed.begin(), dashed.end(), '_', '-');
       found = spellings.find(dashed);
     }
@@ -268,7 +268,7 @@ void Arguments::expect_words(std::size_t min, std::size_t max, std::string_view 
 
 std::string options_help(const std::vector<Option>& options) {
   constexpr std::size_t kWidth = 80;
-  constexpr std::size_t kWidestLeft = 30;  // an option wider than this has a line to itself
+  constexpr std::size_t kWidestLeft = 30;  // a wider option gets a separate line
   std::vector<std::string> left;
   std::size_t width = 0;
   for (const Option& option : options) {

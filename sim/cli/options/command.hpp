@@ -13,30 +13,30 @@ namespace kvsim {
 /// Exit statuses of the program.
 enum ExitStatus : int { kDone = 0, kDoesNotFit = 1, kBadInput = 2, kInternalFault = 3 };
 
-/// A word after `kvsim` (or two: "trace info"): what it does, what it takes, and the function that
-/// does it.
+/// A command, one or two words after `kvsim` ("trace info"): its help, its options, and the
+/// function that runs it.
 struct Command {
   std::string_view name;
   std::string_view summary;   // one line of `kvsim help`
   std::string_view usage;     // lines after "usage:"
-  std::string_view examples;  // command lines that work
+  std::string_view examples;  // complete command lines
   std::vector<Option> options;
   int (*run)(const Arguments& arguments);
 };
 
-/// In the order that help shows them.
+/// All commands, in the order of the help.
 [[nodiscard]] const std::vector<Command>& commands();
-/// The command that `words` begin with. Errors: InputError naming the nearest.
+/// The command that `words` begin with. Errors: InputError with the nearest command.
 [[nodiscard]] const Command& find_command(std::span<const std::string> words);
-/// How many words a command's name has.
+/// Number of words in a command's name.
 [[nodiscard]] std::size_t name_length(const Command& command);
 /// Text of `kvsim help` and of `kvsim help COMMAND`.
 [[nodiscard]] std::string general_help();
 [[nodiscard]] std::string command_help(const Command& command);
-/// Of commands of two words, by their first: "trace". Empty where there are none.
+/// Help of all two-word commands with this first word ("trace"). Empty if there are none.
 [[nodiscard]] std::string group_help(std::string_view first);
 
-// One file each: command_NAME.cpp.
+// Each is in command_NAME.cpp.
 [[nodiscard]] Command run_command();
 [[nodiscard]] Command explain_command();
 [[nodiscard]] Command replay_command();

@@ -9,17 +9,19 @@
 
 namespace kvsim {
 
-/// What --formats names, each once; svg and png without it. Errors: InputError naming the nearest.
+/// The formats of --formats without duplicates; default: svg and png. Errors: InputError with the
+/// nearest format.
 [[nodiscard]] std::vector<std::string> read_formats(const Arguments& arguments);
 
 /// The option of commands that write a results folder.
 [[nodiscard]] Option formats_option();
 
-/// The contents of the results folder by --no-figures, --no-report and --formats; `figures`:
-/// whether the scenario has any. Errors: InputError, also for --formats with --no-figures.
+/// The contents of the results folder according to --no-figures, --no-report and --formats;
+/// `figures`: whether the scenario has any. Errors: InputError, also for --formats with
+/// --no-figures.
 [[nodiscard]] FolderOptions folder_options(const Arguments& arguments, bool figures = true);
 
-/// Errors: InputError where --formats is given and no results folder is written.
+/// Throws InputError if --formats is given and no results folder is written.
 void refuse_formats_without_folder(const Arguments& arguments, bool folder);
 
 }  // namespace kvsim

@@ -7,7 +7,7 @@ namespace kvsim {
 
 enum class CatalogueKind : std::uint8_t { kModel, kGpu, kMethod, kStack, kCalibration, kDevice };
 
-/// "model" or "models", …. Errors: InputError naming the nearest.
+/// Parses "model" or "models", …. Errors: InputError with the nearest kind.
 [[nodiscard]] CatalogueKind parse_kind(std::string_view word);
 /// "models", ….
 [[nodiscard]] std::string_view plural_of(CatalogueKind kind);

@@ -11,8 +11,8 @@
 namespace kvsim {
 namespace {
 
-/// Text in which roff finds no request, no escape and no sign to typeset: "-" as typed, "…" as
-/// dots.
+/// Escapes text for roff, so that it contains no requests and no special characters: "-" as typed,
+/// "…" as dots.
 std::string roff(std::string_view text) {
   std::string out;
   bool line_begins = true;
@@ -55,7 +55,7 @@ std::string head(const std::string& name, std::string_view summary) {
                      roff(upper), kvsim_version(), roff(name), roff(summary));
 }
 
-/// Lines as they are typed.
+/// Lines printed verbatim.
 std::string literal(std::string_view lines) { return fmt::format(".nf\n{}\n.fi\n", roff(lines)); }
 
 std::string option_entry(const Option& option) {

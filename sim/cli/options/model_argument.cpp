@@ -24,7 +24,7 @@ bool is_known(const std::string& name) {
   }
 }
 
-/// No model id looks like this: "./a", "/a", "~/a", "a/b/c", "a.json".
+/// Whether `name` can only be a path, not a model id: "./a", "/a", "~/a", "a/b/c", "a.json".
 bool is_written_as_path(std::string_view name) {
   constexpr std::string_view kJson = ".json";
   return name.starts_with('.') || name.starts_with('/') || name.starts_with('~') ||
@@ -32,7 +32,7 @@ bool is_written_as_path(std::string_view name) {
          std::count(name.begin(), name.end(), '/') > 1;
 }
 
-/// Catalogue models that a part of the path is nearly called.
+/// Catalogue models whose names are similar to a part of the path.
 std::vector<std::string> likely_models(const fs::path& path) {
   std::vector<std::string> names;
   for (const Llm& llm : builtin_llms()) names.push_back(llm.name);
@@ -54,7 +54,7 @@ std::optional<fs::path> model_file(const std::string& name, std::string_view pla
   const fs::path path = name;
   if (fs::is_directory(path, status)) {
     if (fs::is_regular_file(path / "config.json", status)) return path / "config.json";
-    if (is_known(name)) return std::nullopt;  // a folder that happens to be called so
+    if (is_known(name)) return std::nullopt;  // a folder that happens to have this name
     throw InputError{fmt::format("{}: {}: this folder holds no config.json", place, name)};
   }
   if (fs::exists(path, status)) return path;

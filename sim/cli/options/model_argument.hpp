@@ -7,11 +7,10 @@
 
 namespace kvsim {
 
-/// The Hugging Face config.json that `name` is, or that the folder of this name holds; nullopt
-/// where it is a name of the catalogue. Ids of catalogue models hold slashes as paths do, so that
-/// what is there decides. Errors: InputError "PLACE: …" for what is written as a path and is not
-/// there, with where it was looked for and the models of the catalogue that it may mean; for a
-/// folder without a config.json.
+/// The path of the Hugging Face config.json that `name` refers to: the file itself, or the one in
+/// this folder. Returns nullopt for a name of the catalogue. Catalogue ids contain slashes like
+/// paths, so existing files decide. Errors: InputError "PLACE: …" for a missing path, with the
+/// place that was searched and similar catalogue models, and for a folder without a config.json.
 [[nodiscard]] std::optional<std::filesystem::path> model_file(const std::string& name,
                                                               std::string_view place);
 

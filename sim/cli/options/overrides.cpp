@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kMaxSkipped = 100'000'000;  // as many as a trace has requests
+constexpr std::int64_t kMaxSkipped = 100'000'000;  // the largest number of requests of a trace
 
 }  // namespace
 

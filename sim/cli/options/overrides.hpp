@@ -12,20 +12,20 @@
 
 namespace kvsim {
 
-/// What --set says. Errors: InputError where one has no "=".
+/// The overrides of --set. Errors: InputError for one without "=".
 [[nodiscard]] std::vector<Override> read_overrides(const Arguments& arguments);
 
-/// What --skip-bad says of a scenario as --set leaves it: skip_bad of each of its files of
-/// requests. Errors: InputError that names `place` where it reads no such file.
+/// The overrides of --skip-bad for a scenario after --set: skip_bad of each of its request files.
+/// Errors: InputError that names `place` if the scenario reads no request file.
 [[nodiscard]] std::vector<Override> skip_bad_overrides(const Arguments& arguments,
                                                        const nlohmann::json& document,
                                                        const std::string& place);
 
-/// Both, of the scenario in `file`, in the order in which they apply.
+/// The overrides of both options for the scenario in `file`, in the order in which they apply.
 [[nodiscard]] std::vector<Override> read_overrides(const Arguments& arguments,
                                                    const std::filesystem::path& file);
 
-/// Errors: InputError if a scenario that is swept has a plan, too. `file` names it.
+/// Throws InputError if a scenario with a sweep also has a plan. `file` is its name.
 void refuse_plan_of_sweep(const nlohmann::json& document, const std::string& file);
 
 /// The option --skip-bad.

@@ -9,14 +9,15 @@
 
 namespace kvsim {
 
-/// --max-loss, --model, --method, --task, --context.
+/// Adds --max-loss, --model, --method, --task and --context.
 void add_saving_options(std::vector<Option>& options);
 
-/// A share: "1%", "1 %" or "0.01". Errors: InputError at `option` outside [0, 1).
+/// Reads a share: "1%", "1 %" or "0.01". Errors: InputError at `option` outside [0, 1).
 [[nodiscard]] double read_share(const std::string& option, const std::string& text);
 
-/// What those options say. Errors: InputError, also for models and methods that no row has, with
-/// the nearest; a model without rows is taken where `rows` have other models of the named methods.
+/// The query of those options. Errors: InputError, also for models and methods without rows, with
+/// the nearest name. A model without rows is accepted if `rows` has the named methods on other
+/// models.
 [[nodiscard]] SavingQuery saving_query(const Arguments& arguments,
                                        const std::vector<QualityRow>& rows);
 

@@ -58,7 +58,7 @@ NamedMethods read_names(const Arguments& arguments) {
 std::vector<Budget> read_budgets(const Arguments& arguments, SmallCounts small) {
   std::vector<Budget> budgets;
   for (const std::string& text : arguments.list("budget")) {
-    // A word goes on as a word: read_budget words the complaint for all.
+    // Other words remain strings; read_budget reports the error.
     nlohmann::json value = text;
     if (const auto number = parse_number(text)) value = *number;
     if (const auto integer = parse_integer(text)) value = *integer;

@@ -19,16 +19,16 @@ namespace kvsim {
 /// The methods of --method; "all" means the whole catalogue.
 struct NamedMethods {
   std::vector<std::string> names;         // in the requested order, each once
-  std::set<std::string> whole_catalogue;  // those that "all" brought
+  std::set<std::string> whole_catalogue;  // names added by "all"
 };
-/// Errors: InputError for a name given twice, and for a method of a file that cannot be loaded.
+/// Errors: InputError for a name given twice, and for a method file that cannot be loaded.
 [[nodiscard]] NamedMethods read_names(const Arguments& arguments);
 
-/// Errors: InputError for what is no budget, and for one given twice.
+/// Errors: InputError for an invalid budget, and for one given twice.
 [[nodiscard]] std::vector<Budget> read_budgets(const Arguments& arguments,
                                                SmallCounts small = SmallCounts::kAllowed);
 
-/// A word of the command line as a value: true, false, an integer, a number, or itself.
+/// Converts a word of the command line to true, false, an integer, a number, or a string.
 [[nodiscard]] ParamValue param_value(const std::string& text);
 
 /// A word of the form NAME=TEXT.
@@ -42,17 +42,17 @@ struct NamedText {
 /// Errors: InputError for a parameter given twice.
 [[nodiscard]] Params read_params(const Arguments& arguments);
 
-/// Whether the method called `name` may take `param`: a preset that does not list it does not.
-/// Compositions are left to make_method.
+/// Whether the method called `name` may have `param`: false for a preset that does not list it.
+/// Compositions are checked by make_method.
 [[nodiscard]] bool may_take(const std::string& name, const std::string& param);
 /// Errors: InputError "--OPTION: unknown parameter …" with the nearest, if no method of `names` may
-/// take `param`.
+/// have `param`.
 void refuse_unless_taken(std::string_view option, const std::string& param,
                          const std::vector<std::string>& names);
 
 /// --method-lib, for commands with --method.
 [[nodiscard]] Option method_lib_option();
-/// Loads the libraries of --method-lib; returns each one's file by its method's name.
+/// Loads the libraries of --method-lib; returns the file of each method by name.
 std::map<std::string, std::string> load_method_libs(const Arguments& arguments);
 /// --split, for commands that replay.
 [[nodiscard]] Option split_option();

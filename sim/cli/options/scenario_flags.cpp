@@ -39,14 +39,14 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using Of = ScenarioFlag::Of;
 
-/// The least time of a run of the server scenario in MLPerf Inference (min_duration, 600 s): queues
-/// that grow slowly show.
+/// The minimum duration of the server scenario in MLPerf Inference (min_duration, 600 s). It is
+/// long enough to reveal queues that grow slowly.
 constexpr double kLoadSeconds = 600;
-/// 10 requests are above a p99.
+/// With this number, 10 requests are above the p99.
 constexpr double kMinRequests = 1000;
 constexpr double kMaxRequests = 1e8;  // of a workload, as in scenario files
 
-/// Things that the user did not type, for standard error.
+/// Assumptions that are not in the command line, for standard error.
 using Notes = std::vector<std::string>;
 
 std::vector<std::string> strings(const ordered_json& one_or_more) {
@@ -54,7 +54,7 @@ std::vector<std::string> strings(const ordered_json& one_or_more) {
   return one_or_more.get<std::vector<std::string>>();
 }
 
-/// `find()`, its complaint with the option in front.
+/// Returns find(); prefixes its error with the option.
 template <class Find>
 decltype(auto) of_option(const Arguments& arguments, std::string_view option, Find find) {
   try {
@@ -76,7 +76,7 @@ ordered_json models(const Arguments& arguments) {
   return one_or_list(std::move(values));
 }
 
-/// Errors: InputError for "8xH100" and "H100x8".
+/// Throws InputError for "8xH100" and "H100x8".
 void refuse_count_of_gpus(const Arguments& arguments, const std::string& name) {
   const auto digits = [](std::string_view text) {
     return !text.empty() && text.size() < 6 &&
@@ -117,13 +117,13 @@ ordered_json stacks(const Arguments& arguments) {
   for (const std::string& name : arguments.list("stack")) {
     const Stack& stack =
         of_option(arguments, "stack", [&]() -> const Stack& { return find_stack(name); });
-    // The version and the usage stay as they are typed: "vllm@0.19:llm".
+    // The version and the usage are kept as typed: "vllm@0.19:llm".
     values.emplace_back(stack.name + name.substr(std::min(name.find_first_of("@:"), name.size())));
   }
   return one_or_list(std::move(values));
 }
 
-/// `name` with the files of libraries in place of their methods.
+/// Replaces methods of libraries in `name` by the libraries' files.
 std::string with_files(const std::string& name, const std::map<std::string, std::string>& files) {
   std::string out;
   for (std::size_t first = 0; first <= name.size();) {
@@ -136,11 +136,11 @@ std::string with_files(const std::string& name, const std::map<std::string, std:
   return out;
 }
 
-/// Each method with the budgets and the parameters that it takes.
+/// Each method with the budgets and parameters that it supports.
 ordered_json methods(const Arguments& arguments, bool plans) {
   std::vector<std::string> names;
   const std::map<std::string, std::string> libraries = load_method_libs(arguments);
-  // Methods of files stay as they are typed, so that the scenario can be run again.
+  // Methods from files keep their file names, so that the scenario can be run again.
   std::map<std::string, std::string> written;
   for (const std::string& name : arguments.list("method")) {
     names.push_back(method_of_user(name));
@@ -196,7 +196,7 @@ std::string name_words(const ordered_json& value) {
   return value.contains("name") ? name_words(value.at("name")) : "";
 }
 
-/// Lengths of prompts or outputs, and a note of a default.
+/// Lengths of prompts or outputs; adds a note if the default is used.
 std::vector<ordered_json> lengths(const Arguments& arguments, std::string_view option,
                                   std::int64_t min, std::int64_t usual, Notes& notes) {
   if (arguments.has(option)) return read_lengths(arguments, option, min);
@@ -204,7 +204,7 @@ std::vector<ordered_json> lengths(const Arguments& arguments, std::string_view o
   return {ordered_json(usual)};
 }
 
-/// The prompt where none is given: shorter if --max-model-len leaves less next to the output.
+/// The default prompt length; shorter if --max-model-len minus the output is shorter.
 std::int64_t usual_prompt(const Arguments& arguments) {
   if (!arguments.has("max-model-len")) return kFlagPrompt;
   const auto largest_of = [&](std::string_view option, std::int64_t min, std::int64_t otherwise) {
@@ -220,7 +220,7 @@ std::int64_t usual_prompt(const Arguments& arguments) {
   return std::clamp<std::int64_t>(largest_of("max-model-len", 1, 0) - output, 1, kFlagPrompt);
 }
 
-/// The first `prefix` tokens of a prompt are the same in all requests.
+/// Makes the first `prefix` tokens of the prompt the same in all requests.
 void share_prefix(const Arguments& arguments, ordered_json& requests) {
   const std::int64_t prefix =
       read_counts(arguments, "prefix", 1, kMaxPointTokens).front().get<std::int64_t>();
@@ -265,7 +265,7 @@ ordered_json workloads(const Arguments& arguments, Notes& notes) {
                               {"count", count.value_or(static_cast<std::int64_t>(usual))},
                               {"prompt_tokens", prompt},
                               {"output_tokens", output},
-                              // As benchmark clients do: max_tokens is what is generated.
+                              // As in benchmark clients, max_tokens is the output length.
                               {"declared_tokens", "output"}};
         if (arguments.has("prefix")) share_prefix(arguments, requests);
         values.push_back(std::move(requests));
@@ -360,8 +360,8 @@ void add_plan(const Arguments& arguments, json& document, bool serves) {
   document["plan"] = std::move(plan);
 }
 
-/// Refuses options of services without --rate, those of batches with it, and pairs that contradict
-/// each other.
+/// Rejects options of services without --rate, options of batches with --rate, and contradictory
+/// pairs.
 void check_together(const Arguments& arguments) {
   const bool serves = arguments.has("rate");
   for (const ScenarioFlag& flag : scenario_flags()) {
@@ -387,7 +387,7 @@ void check_together(const Arguments& arguments) {
   }
 }
 
-/// Whether --set gives the key at `pointer`.
+/// Whether --set sets the key at `pointer`.
 bool is_set(const Arguments& arguments, const std::string& pointer) {
   const std::vector<Override> changes = read_overrides(arguments);
   return std::any_of(changes.begin(), changes.end(),
@@ -470,12 +470,12 @@ OptionScenario scenario_by_options(const Arguments& arguments, bool plans) {
         name_words(document["method"]),
         serves ? fmt::format(", {:g} requests/s", fmt::join(read_rates(arguments), ",")) : "");
   }
-  // In the order of the key table, as a person would write it.
+  // In the order of the key table.
   ordered_json out;
   for (const std::string& key : scenario_key_names("scenario")) {
     if (document.contains(key) && !document[key].is_null()) out[key] = document[key];
   }
-  // Keys that --set made up: the reader refuses them.
+  // Unknown keys from --set; the reader rejects them.
   for (const auto& [key, value] : document.items()) {
     if (!out.contains(key) && !value.is_null()) out[key] = value;
   }

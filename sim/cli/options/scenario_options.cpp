@@ -21,7 +21,7 @@ namespace {
 using Of = ScenarioFlag::Of;
 using V = Option::Values;
 
-// In the order in which messages name them.
+// In the order of messages.
 constexpr std::array kFlags{
     ScenarioFlag{"model", "/model"},
     ScenarioFlag{"gpu", "/gpu"},
@@ -65,7 +65,7 @@ constexpr std::array kFlags{
     ScenarioFlag{"from-command", ""},
 };
 
-/// `options` under one heading of the help.
+/// Adds `options` under one heading of the help.
 void add_group(std::vector<Option>& all, const std::string& group, std::vector<Option> options) {
   for (Option& option : options) {
     option.group = group;
@@ -73,7 +73,7 @@ void add_group(std::vector<Option>& all, const std::string& group, std::vector<O
   }
 }
 
-/// `option` with other spellings.
+/// Returns `option` with aliases.
 Option also(Option option, std::vector<std::string> aliases) {
   option.aliases = std::move(aliases);
   return option;
@@ -199,8 +199,7 @@ std::vector<Option> deployment_options() {
            {manifest_kinds().begin(), manifest_kinds().end()}}};
 }
 
-/// The tokens of `pointer` that are no list index, as a pointer: "/method/0/budget" is
-/// "/method/budget".
+/// `pointer` without list indices: "/method/0/budget" becomes "/method/budget".
 std::string without_indices(std::string_view pointer) {
   std::string out;
   while (!pointer.empty()) {
@@ -220,8 +219,8 @@ bool is_within(std::string_view pointer, std::string_view parent) {
          (pointer.starts_with(parent) && pointer.substr(parent.size()).starts_with('/'));
 }
 
-/// The option that set the key at `pointer`: the --set that did, else the flag with the longest
-/// pointer, one that is given before one that is not. Empty: none.
+/// The option that sets the key at `pointer`: a --set, else the flag with the longest pointer,
+/// preferring flags that are given. Empty if there is none.
 std::string option_at(std::string_view pointer, const Arguments& arguments) {
   for (const Override& change : read_overrides(arguments)) {
     if (is_within(pointer, change.pointer)) return fmt::format("--set {}", change.pointer);
@@ -236,7 +235,7 @@ std::string option_at(std::string_view pointer, const Arguments& arguments) {
     if (is_better) best = &flag;
   }
   if (best != nullptr) return arguments.typed(best->name);
-  // A --set of a key that does not exist is refused at the first unknown part of its pointer.
+  // The error for an unknown key in --set is at the first unknown part of its pointer.
   for (const Override& change : read_overrides(arguments)) {
     if (is_within(change.pointer, pointer)) {
       return fmt::format("--set {}: {}", change.pointer, pointer);
@@ -246,7 +245,7 @@ std::string option_at(std::string_view pointer, const Arguments& arguments) {
 }
 
 /// "max" of "/requests/prompt_tokens/max" or "/requests/prompt_tokens/1/max": a key of the
-/// distribution that --isl or --osl describes. Empty: none.
+/// distribution in --isl or --osl. Empty if there is none.
 std::string key_of_length(std::string_view pointer) {
   const std::string plain = without_indices(pointer);
   for (const std::string_view parent : {"/requests/prompt_tokens/", "/requests/output_tokens/"}) {

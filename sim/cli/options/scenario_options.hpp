@@ -1,6 +1,6 @@
 #pragma once
 
-// The options of `kvsim run` and `kvsim plan`, and the key of a scenario that each one sets.
+// The options of `kvsim run` and `kvsim plan`, and the scenario key that each of them sets.
 
 #include <cstdint>
 #include <span>
@@ -13,26 +13,27 @@
 
 namespace kvsim {
 
-/// An option that is a key of a scenario.
+/// An option that sets a scenario key.
 struct ScenarioFlag {
-  /// Which scenarios have the key: with --rate a scenario is a service, without it a static batch.
+  /// The scenarios that have the key. With --rate a scenario is a service, otherwise a static
+  /// batch.
   enum class Of : std::uint8_t { kBoth, kBatches, kServices };
 
   std::string_view name;
-  std::string_view pointer;  // of its key; list indices are left out
+  std::string_view pointer;  // of its key, without list indices
   Of of = Of::kBoth;
   bool is_of_plans = false;  // a key of "plan"
 };
 
 [[nodiscard]] std::span<const ScenarioFlag> scenario_flags();
 
-/// What commands that work through a scenario take: where results go, as `out` says, and with which
-/// `schema` --json answers; the options that are keys of a scenario, and --print-scenario.
+/// The options of commands that run a scenario: the results folder (with help `out`), --json (which
+/// prints `schema`), the options that set scenario keys, and --print-scenario.
 [[nodiscard]] std::vector<Option> scenario_command_options(std::string out,
                                                            std::string_view schema);
 
-/// `error` of a scenario made of options, with the option that was typed in place of the pointer:
-/// "options: /gpu: unknown GPU" is "--gpu: unknown GPU".
+/// Replaces the pointer in an `error` of a scenario made from options by the typed option:
+/// "options: /gpu: unknown GPU" becomes "--gpu: unknown GPU".
 [[nodiscard]] InputError named_by_option(const InputError& error, const Arguments& arguments);
 
 }  // namespace kvsim

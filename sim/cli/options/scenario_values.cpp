@@ -29,7 +29,7 @@ constexpr double kMaxRate = 1e6;  // requests per second, as in scenario files
 
 std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", text); }
 
-/// "4096", "32K" (32 x 1,024) or "1M" (1,024 x 1,024); nullopt: none of them.
+/// Parses "4096", "32K" (32 x 1,024) or "1M" (1,024 x 1,024); nullopt for any other text.
 std::optional<std::int64_t> count_of(std::string_view text) {
   constexpr std::int64_t kKilo = 1024;
   std::int64_t unit = 1;
@@ -41,7 +41,7 @@ std::optional<std::int64_t> count_of(std::string_view text) {
   return *number * unit;
 }
 
-/// `text` as the number at its start and the rest without blanks in front.
+/// Splits `text` into the number at its start and the rest without leading blanks.
 std::pair<std::optional<double>, std::string_view> split_number(std::string_view text) {
   const std::size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
   const auto number = parse_number(text.substr(0, end));
@@ -50,7 +50,8 @@ std::pair<std::optional<double>, std::string_view> split_number(std::string_view
   return {number, text};
 }
 
-/// "2.5", "$2.5", "2.2EUR" or "2.2 EUR/h" as "2.2 EUR/h"; empty: none of them.
+/// Converts "2.5", "$2.5", "2.2EUR" or "2.2 EUR/h" to the form "2.2 EUR/h"; empty for any other
+/// text.
 std::string price_of(std::string_view text) {
   if (text.starts_with('$')) text.remove_prefix(1);
   const auto [number, unit] = split_number(text);
@@ -63,9 +64,9 @@ std::string price_of(std::string_view text) {
   return is_word ? fmt::format("{:g} {}/h", *number, currency) : "";
 }
 
-/// vLLM's names of quantizations, and the formats of weights that they store: its documentation,
-/// "Quantization". `fp8` there quantizes at load time, with one scale per tensor; `bitsandbytes`
-/// loads 4-bit NF4.
+/// vLLM's names of quantizations and their weight formats, according to its documentation
+/// ("Quantization"). `fp8` quantizes at load time, with one scale per tensor; `bitsandbytes` loads
+/// 4-bit NF4.
 struct QuantizationName {
   std::string_view name, format;
 };
@@ -76,7 +77,7 @@ constexpr std::array kQuantizations{
     QuantizationName{"mxfp4", "mxfp4"},
 };
 
-/// The catalogue's format of weights called `word`; empty: none.
+/// The catalogue's weight format called `word`; empty if there is none.
 std::string weight_format_of(std::string_view word) {
   for (const WeightFormat& format : builtin_weight_formats()) {
     if (squeezed_name(format.name) == squeezed_name(word)) return std::string{format.name};
@@ -90,7 +91,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// The words of `option`; empty where it is not given or is "auto".
+/// The words of `option`; empty if it is not given or is "auto".
 std::vector<std::string> words_but_auto(const Arguments& arguments, std::string_view option) {
   std::vector<std::string> words = arguments.list(option);
   for (std::string& word : words) word = lower(word);

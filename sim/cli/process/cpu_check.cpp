@@ -1,6 +1,6 @@
 // Reports before anything else runs that the processor is too old for this build, which would
-// otherwise crash on an illegal instruction. Compiled for the baseline of x86-64, without the
-// library: even its formatting may use missing instructions.
+// otherwise crash on an illegal instruction. Compiled for the x86-64 baseline, without the library,
+// because even formatting may use missing instructions.
 
 #include "sim/cli/process/cpu_features.hpp"
 
@@ -25,13 +25,14 @@ struct Message {
   }
 };
 
-/// Bit `bit` of ecx of a leaf of cpuid: what clang's __builtin_cpu_supports has no word for.
+/// Bit `bit` of ecx in a leaf of cpuid, for features that clang's __builtin_cpu_supports does not
+/// name.
 bool in_ecx(unsigned leaf, unsigned bit) {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(leaf, &a, &b, &c, &d) != 0 && (c >> bit & 1U) != 0;
 }
 
-/// The early number: before the constructors of the library and of every other file.
+/// Exit status. check_cpu has priority 101, before the constructors of the library and other files.
 constexpr int kBadInput = 2;
 
 __attribute__((constructor(101))) void check_cpu() {

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the build assumes of the processor. Plain data and plain functions: cpu_check.cpp runs
-// before main and may use neither the library nor anything compiled for the build's own level.
+// The processor features that the build requires. This is plain data because cpu_check.cpp runs
+// before main and may use neither the library nor code compiled with the build's -march.
 
 namespace kvsim {
 
@@ -27,8 +27,8 @@ enum CpuFeature : unsigned {
   kCpuFeatures
 };
 
-/// One bit a feature, of those that this build's code may use; defined in cpu_needs.cpp, which is
-/// compiled as all else is.
+/// Bit set of the features that this build's code may use. Defined in cpu_needs.cpp, which is
+/// compiled with the same flags as all other files.
 extern const unsigned kCpuNeeds;
 
 }  // namespace kvsim

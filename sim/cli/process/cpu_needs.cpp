@@ -1,4 +1,4 @@
-// Compiled with the build's own -march: its macros say what the compiler took for granted.
+// Compiled with the build's -march, whose macros define the features that the compiler may use.
 
 #include "sim/cli/process/cpu_features.hpp"
 

@@ -20,11 +20,11 @@ std::atomic<bool> ending{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
 
 std::array<char, 512> last_words{};
-std::atomic<std::size_t> n_last_words{0};  // 0: there are none
+std::atomic<std::size_t> n_last_words{0};  // 0: empty
 static_assert(std::atomic<std::size_t>::is_always_lock_free, "a signal handler reads it");
 
-std::atomic<bool> taken_down{false};  // a StopOnInterrupt lives
-std::atomic<int> first_signal{0};     // that came while it did; 0: none
+std::atomic<bool> taken_down{false};  // whether a StopOnInterrupt exists
+std::atomic<int> first_signal{0};     // received during its lifetime; 0: none
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler writes it");
 
 std::string quoted_line;  // set once, before any thread
@@ -35,7 +35,7 @@ void end_by(int number) {
   if (taken_down.load() && number != SIGHUP && first_signal.compare_exchange_strong(none, number)) {
     constexpr std::string_view kLine =
         "\nkvsim: interrupted; ending what is under way (once more: at once)\n";
-    // What comes of it changes nothing any more.
+    // The result of the write has no effect.
     if (::write(STDERR_FILENO, kLine.data(), kLine.size()) < 0) first_signal = number;
     return;
   }
@@ -43,15 +43,15 @@ void end_by(int number) {
   while (ending.exchange(true)) ::pause();
   remove_temporaries();
   const std::size_t n = n_last_words.load();
-  // What comes of it changes nothing any more.
+  // The result of the write has no effect.
   if (n > 0 && ::write(STDERR_FILENO, last_words.data(), n) < 0) n_last_words = 0;
-  // Blocked until this returns, then the default action: the parent sees which signal it was.
+  // The signal is blocked until this returns; then the default action reports it to the parent.
   (void)::signal(number, SIG_DFL);
   (void)::raise(number);
 }
 
 void set_last_words(std::string_view text) {
-  n_last_words = 0;  // a signal meanwhile finds none
+  n_last_words = 0;  // a concurrent signal prints nothing
   std::copy(text.begin(), text.end(), last_words.begin());
   n_last_words = text.size();
 }
@@ -59,7 +59,7 @@ void set_last_words(std::string_view text) {
 }  // namespace
 
 OnInterrupt::OnInterrupt(std::string_view line) : before_{last_words.data(), n_last_words.load()} {
-  // The line may show a progress bar.
+  // The terminal's line may show a progress bar.
   set_last_words(fmt::format("\n{}\n", line.substr(0, 500)));
 }
 

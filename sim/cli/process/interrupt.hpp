@@ -8,13 +8,14 @@
 
 namespace kvsim {
 
-/// From here on SIGINT, SIGTERM and SIGHUP first remove what is under construction (see
-/// models/units/temporary.hpp) and then end the program as they would have: exit statuses 130, 143
-/// and 129 in a shell. One that was ignored when the program began (nohup) stays ignored.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP that remove temporary files (see
+/// models/units/temporary.hpp) and then end the program by the same signal: exit statuses 130, 143
+/// and 129 in a shell. Signals that are ignored at program start (nohup) remain ignored.
 void clean_up_on_signals();
 
-/// While it lives, such a signal first writes a line to standard error: what is left behind, and
-/// how to go on with it. At most 500 bytes of it. Of several the youngest speaks.
+/// During its lifetime, such a signal first writes a line to standard error: the remaining files
+/// and how to continue with them. The line is cut at 500 bytes. The most recent object's line is
+/// used.
 class OnInterrupt {
  public:
   explicit OnInterrupt(std::string_view line);
@@ -23,12 +24,12 @@ class OnInterrupt {
   OnInterrupt& operator=(const OnInterrupt&) = delete;
 
  private:
-  std::string before_;  // what was to be written until then
+  std::string before_;  // the previous line
 };
 
-/// While it lives, the first SIGINT or SIGTERM is taken down instead of ending the program, so that
-/// what is done can be written; a second one ends it at once, as do all signals otherwise. One at a
-/// time.
+/// During its lifetime, the first SIGINT or SIGTERM is recorded instead of ending the program, so
+/// that finished work can be written. A second one ends the program at once, as SIGHUP does. Only
+/// one object may exist at a time.
 class StopOnInterrupt {
  public:
   StopOnInterrupt();
@@ -36,23 +37,24 @@ class StopOnInterrupt {
   StopOnInterrupt(const StopOnInterrupt&) = delete;
   StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
 
-  /// Whether one came; of any thread.
+  /// Whether a signal was recorded. Thread-safe.
   [[nodiscard]] static bool is_requested();
 };
 
-/// Ends work in the middle, from a progress callback. Caught by the function that started the work.
+/// Thrown by a progress callback to stop work. Caught by the function that started the work.
 struct Interrupted {};
 
-/// The exit status of a command that was interrupted and wrote what it had: 128 and the signal.
+/// The exit status of an interrupted command that wrote partial results: 128 + the signal number.
 [[nodiscard]] int interrupted_status();
 
-/// "kvsim: K of N traces are missing; all of them: COMMAND", of those that an interrupt left.
+/// "kvsim: K of N traces are missing; all of them: COMMAND", for traces not run due to an
+/// interrupt.
 [[nodiscard]] std::string missing_traces_line(std::size_t missing, std::size_t all);
 
-/// The command line, quoted for a shell, as main was called.
+/// Stores the command line of main; command_line() returns it quoted for a shell.
 void remember_command_line(std::span<const std::string> words);
 [[nodiscard]] std::string command_line();
-/// The words of the command line as main was called, without the program's name.
+/// The words of main's command line without the program's name.
 [[nodiscard]] const std::vector<std::string>& command_words();
 
 }  // namespace kvsim

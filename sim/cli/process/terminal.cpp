@@ -18,9 +18,9 @@ namespace {
 constexpr int kStandardOut = 1;
 constexpr int kStandardError = 2;
 
-bool out_was_closed = false;  // when the program began; set once, before any thread
+bool out_was_closed = false;  // at program start; set once, before any thread
 
-/// 0, or the errno that stopped it.
+/// Returns 0 or the errno of the failure.
 int write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());
@@ -39,10 +39,10 @@ void prepare_standard_streams() {
   for (const int descriptor : {0, kStandardOut, kStandardError}) {
     if (::fcntl(descriptor, F_GETFD) != -1 || errno != EBADF) continue;
     if (descriptor == kStandardOut) out_was_closed = true;
-    // The lowest free number is taken, which is `descriptor`: those below are open by now.
+    // open() returns the lowest free number, which is `descriptor`: lower ones are already open.
     (void)::open("/dev/null", O_RDWR);
   }
-  // Both have an errno to report: a closed reader, a file beyond `ulimit -f`.
+  // Both conditions also set errno: a closed pipe, a file larger than `ulimit -f`.
   (void)std::signal(SIGPIPE, SIG_IGN);
   (void)std::signal(SIGXFSZ, SIG_IGN);
 }

@@ -20,7 +20,7 @@ std::string_view environment(const char* name) {
   return value == nullptr ? std::string_view{} : std::string_view{value};
 }
 
-/// As the C library chooses the encoding of characters.
+/// Whether the locale is UTF-8, with the C library's precedence of variables.
 bool speaks_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const std::string_view locale = environment(name);
@@ -40,7 +40,7 @@ void choose_colour(std::string_view when) {
     colour = Colour::kAlways;
   } else if (when == "never") {
     colour = Colour::kNever;
-    // Progress bars ask the environment.
+    // Progress bars read the environment.
     (void)::setenv("NO_COLOR", "1", 1);
   } else if (when != "auto") {
     throw InputError{"--color", "auto, always or never", fmt::format("\"{}\"", when)};

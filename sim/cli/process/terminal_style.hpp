@@ -6,11 +6,12 @@
 
 namespace kvsim {
 
-/// What --color says: "auto", "always" or "never"; before any thread. Errors: InputError.
+/// Applies --color: "auto", "always" or "never". Call it before any thread starts. Errors:
+/// InputError.
 void choose_colour(std::string_view when);
 
-/// terminal_width(), with colour where --color, NO_COLOR and TERM allow it and standard output is a
-/// terminal, and sparklines on a terminal whose locale is UTF-8.
+/// The style for terminal_width() columns: colour if standard output is a terminal and --color,
+/// NO_COLOR and TERM allow it, sparklines if it is a terminal with a UTF-8 locale.
 [[nodiscard]] TextStyle terminal_style();
 
 }  // namespace kvsim

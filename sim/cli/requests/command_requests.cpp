@@ -26,7 +26,7 @@ using nlohmann::json;
 
 namespace fs = std::filesystem;
 
-/// Writes sessions of agents as files of one folder.
+/// Writes agent sessions as files in one folder.
 void write_sessions(const Arguments& arguments, const RequestTrace& trace, const fs::path& folder) {
   AtomicFiles files{folder};
   for (const auto& [name, text] : weka_texts(trace)) files.write(name, text);
@@ -37,7 +37,7 @@ void write_sessions(const Arguments& arguments, const RequestTrace& trace, const
                         with_commas(std::ssize(trace.agent_sessions))));
 }
 
-/// Writes `trace` in the layout of --layout, or of the file's ending, and prints which.
+/// Writes `trace` in the layout of --layout, or of the file's extension, and prints the layout.
 void write_trace(const Arguments& arguments, const RequestTrace& trace, const fs::path& file) {
   const auto word = arguments.value("layout");
   if (word ? *word == name_of(RequestFormat::kWeka)
@@ -89,7 +89,7 @@ int run_generate(const Arguments& arguments) {
   if (arguments.has("prefix-block")) {
     requests["prefix_block"] = number_or_text(arguments.value("prefix-block").value_or(""));
   }
-  // Options of sessions are keys one floor down.
+  // Options of sessions are keys of the nested object "sessions".
   for (const auto& [from, to] : {std::pair{"turns", "turns"}, std::pair{"turn_think", "think"}}) {
     if (!requests.contains(from)) continue;
     requests["sessions"][to] = requests[from];

@@ -1,4 +1,4 @@
-// kvsim requests info: what a workload asks of a service.
+// kvsim requests info: the load that a workload places on a service.
 
 #include <algorithm>
 #include <optional>
@@ -29,21 +29,21 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kStagger = 300.0;    // seconds between the starts of sessions
-constexpr double kLatestStart = 6e6;  // seconds; services that start then end within the clock
+constexpr double kLatestStart = 6e6;  // seconds; leaves the clock enough range for the service
 constexpr std::int64_t kMaxCapacity = std::int64_t{1} << 40;
 
-/// Reuse of prefixes under one order of the requests.
+/// Prefix reuse for one order of the requests.
 struct ScheduledReuse {
   std::string name;
   SimTime stagger{};
   ReuseCurve curve{}, head_first{};
-  std::optional<AgentLoad> load{};  // of records of agents
+  std::optional<AgentLoad> load{};  // only for agent records
 };
 
 struct ReuseReport {
   std::vector<std::int64_t> capacities;   // blocks
   std::vector<ScheduledReuse> schedules;  // at least one
-  std::vector<ReuseCurve> sessions{};     // of agents, each without the others
+  std::vector<ReuseCurve> sessions{};     // of agents, each separately
   std::optional<TierQuestion> tiers{};
 };
 
@@ -110,7 +110,7 @@ ordered_json or_null(const std::optional<T>& value) {
   return value ? ordered_json(*value) : ordered_json(nullptr);
 }
 
-/// Share of all blocks; nullopt where there is none.
+/// Hits as a share of all blocks; nullopt if there are no blocks.
 std::optional<double> hit_rate(std::int64_t hits, const ReuseCurve& curve) {
   if (curve.blocks == 0) return std::nullopt;
   return static_cast<double>(hits) / static_cast<double>(curve.blocks);
@@ -150,7 +150,7 @@ ordered_json schedule_json(const ScheduledReuse& one, const ReuseReport& report,
   return out;
 }
 
-/// The first schedule's members, and every schedule by its name, in one object and in `schedules`.
+/// An object with the first schedule's members, and every schedule by name in `schedules`.
 ordered_json reuse_json(const RequestTrace& trace, const ReuseReport& report) {
   ordered_json out{{"block_tokens", trace.prefix_block},
                    {"schedule", report.schedules.front().name}};
@@ -162,7 +162,7 @@ ordered_json reuse_json(const RequestTrace& trace, const ReuseReport& report) {
   return out;
 }
 
-/// What records of agents have besides the load of every trace.
+/// Adds the values that only agent records have.
 void add_agents(const RequestTrace& trace, const ReuseReport& reuse, ordered_json& out) {
   struct Sums {
     std::int64_t requests = 0, input = 0, output = 0;

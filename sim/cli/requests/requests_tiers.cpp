@@ -27,7 +27,7 @@ using nlohmann::ordered_json;
 
 constexpr std::int64_t kManyTokens = std::int64_t{1} << 16;
 
-/// A level, and the codec of its blocks; empty: they are as on the GPU.
+/// A level, and the codec of its blocks; empty: the same format as on the GPU.
 struct WrittenTier {
   CacheTier tier;
   std::string codec;
@@ -59,8 +59,8 @@ WrittenTier read_tier(const std::string& word) {
   return {std::move(out), std::move(codec)};
 }
 
-/// Sets what a block of `tokens` tokens takes in `tier` under `codec`: rows are coded, index keys
-/// and the like pass unchanged. `gpu`: null if no GPU is known.
+/// Sets the size of a block of `tokens` tokens in `tier` with `codec`. Rows are encoded; index keys
+/// and similar data are stored unchanged. `gpu`: null if no GPU is known.
 void code_blocks(CacheTier& tier, const std::string& codec, const Llm& llm, Dtype dtype,
                  std::int64_t tokens, const Gpu* gpu) {
   const AttentionSpec& first = llm.layers.front().attention;
@@ -110,7 +110,7 @@ double share_of(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// Mean of all requests.
+/// Mean over all requests.
 double per_request(Seconds sum, const RequestTrace& trace) {
   return trace.requests.empty() ? 0 : sum.count() / static_cast<double>(trace.requests.size());
 }
@@ -155,7 +155,7 @@ std::optional<TierQuestion> read_tiers(const Arguments& arguments, const Request
   TierQuestion out{.model = llm.name,
                    .token_bytes = full_cache_bytes(llm, 1, dtype),
                    .format = std::string{name_of(dtype)}};
-  // States and windows are found at some places only, and take other sizes.
+  // States and windows are stored only at some positions, and have different sizes.
   if (full_cache_bytes(llm, kManyTokens, dtype) != out.token_bytes * kManyTokens) {
     throw InputError{"--model", "a model whose layers all keep every token, for --tiers",
                      fmt::format("{}, which has windows or states", llm.name)};

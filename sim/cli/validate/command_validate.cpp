@@ -137,7 +137,7 @@ Command validate_served_command() {
 
 std::vector<Command> validate_commands() {
   return {
-      // One line a subcommand, in the order that help shows them.
+      // One per subcommand, in the order of the help.
       validate_allocator_command(), validate_e2e_command(),       validate_kernels_command(),
       validate_measured_command(),  validate_published_command(), validate_served_command(),
   };

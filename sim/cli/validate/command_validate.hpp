@@ -6,14 +6,14 @@
 
 namespace kvsim {
 
-/// Every `kvsim validate WHAT`: compares the models with measured, published or recorded values. To
-/// add one: its words in the table of command_validate.cpp, its function in
-/// command_validate_WHAT.cpp, its declaration here, and a line in calibrate/start_validate.cpp.
+/// The commands `kvsim validate WHAT`, which compare the models with measured, published or
+/// recorded values. A new command needs an entry in the table of command_validate.cpp, a function
+/// in command_validate_WHAT.cpp, its declaration here, and a line in calibrate/start_validate.cpp.
 [[nodiscard]] std::vector<Command> validate_commands();
 
-// Defined twice: the program kvsim-validate has the functions themselves, kvsim has functions that
-// start kvsim-validate with the same words (calibrate/start_validate.cpp). Kernels, their simulator
-// and the comparisons take a quarter of the time to compile, and few users need them.
+// Defined twice: kvsim-validate has the implementations, kvsim has functions that start
+// kvsim-validate with the same arguments (calibrate/start_validate.cpp). Kernels, their simulator
+// and the comparisons account for a quarter of the compile time, and few users need them.
 [[nodiscard]] int run_validate_allocator(const Arguments& arguments);
 [[nodiscard]] int run_validate_e2e(const Arguments& arguments);
 [[nodiscard]] int run_validate_kernels(const Arguments& arguments);

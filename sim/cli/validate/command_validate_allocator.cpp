@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr Bytes kUnlimited = Bytes{std::int64_t{1} << 50};  // where no device size is known
+constexpr Bytes kUnlimited = Bytes{std::int64_t{1} << 50};  // if the device size is unknown
 
 std::optional<Bytes> bytes_option(const Arguments& arguments, std::string_view option) {
   const auto text = arguments.value(option);

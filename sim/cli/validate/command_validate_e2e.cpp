@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kModel = "llama-3-8b";
 
-/// Sizes where the command line says nothing, and the largest it may say.
+/// Default sizes, and the maximum sizes on the command line.
 struct Sizes {
   std::int64_t layers, budget, prompt, output, max_layers, max_batch, max_prompt, max_output;
 };
@@ -60,7 +60,7 @@ E2eScore simulate(const Arguments& arguments) {
   return score;
 }
 
-/// The GPU of the catalogue that a driver's name means; null: none.
+/// The catalogue GPU with this driver name; null if there is none.
 const Gpu* catalogue_gpu(std::string name) {
   if (name.starts_with("NVIDIA ")) name.erase(0, 7);
   try {
@@ -87,7 +87,7 @@ E2eScore measure(const Arguments& arguments, const DeviceList& list) {
   score.plan = plan_e2e(
       with_layers(llm, arguments.integer("layers", 1, kReal.max_layers).value_or(kReal.layers)),
       Dtype::kBf16, score.request);
-  // Enough blocks of attention for two on each processor, in splits of 64 to 512 entries.
+  // Enough attention blocks for two per multiprocessor, in splits of 64 to 512 entries.
   kernels::LoopSpec& loop = score.plan.loop;
   const std::int64_t blocks = 2 * std::max(device.sms, 1);
   const std::int64_t split = loop.capacity() * loop.cache_rows() / blocks / 64 * 64;
@@ -95,7 +95,7 @@ E2eScore measure(const Arguments& arguments, const DeviceList& list) {
   const std::int64_t rounds = arguments.integer("rounds", 1, 1000).value_or(4);
   try {
     score.measured = kernels::measure_loop(loop, rounds, !arguments.has("no-longest"));
-  } catch (const std::runtime_error& error) {  // no memory for these sizes, or no cuBLAS
+  } catch (const std::runtime_error& error) {  // not enough memory for these sizes, or no cuBLAS
     throw InputError{
         fmt::format("--device cuda: the loop did not run on {}: {}", device.name, error.what())};
   }

@@ -1,4 +1,4 @@
-// kvsim validate kernels: the CUDA kernels against their references and their formulas of traffic.
+// kvsim validate kernels: compares the CUDA kernels with their references and traffic formulas.
 
 #include <algorithm>
 #include <chrono>
@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The findings and, on a GPU, the calibration file for scenarios.
+/// The results and, on a GPU, the calibration file for scenarios.
 struct Found {
   KernelsScore score;
   std::optional<nlohmann::ordered_json> calibration{};
@@ -34,7 +34,7 @@ Found on_device(const Arguments& arguments, const kernels::SuiteOptions& options
   const std::chrono::seconds limit{arguments.integer("limit", 1, 86'400).value_or(86'400)};
   DeviceKernels timed = time_kernels(options, arguments.has("counters"), limit);
   Found found{.score = std::move(timed.score)};
-  // Times of wrong results, or of one kernel, calibrate nothing.
+  // Times of wrong results or of a single kernel are not usable for calibration.
   if (arguments.value("out") && options.only.empty() && found.score.pass()) {
     found.calibration =
         device_json(found.score, timed.device, timed.states, kernels::measure_device(), utc_date());

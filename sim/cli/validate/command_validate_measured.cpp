@@ -1,4 +1,4 @@
-// kvsim validate measured: the kernels' cost model against timings of others.
+// kvsim validate measured: compares the kernels' cost model with other projects' timings.
 
 #include <algorithm>
 #include <array>
@@ -38,8 +38,8 @@ MeasuredScore score_measured(std::vector<MeasuredFile> files, const KernelLibrar
   return score;
 }
 
-/// The tables of docs/accuracy.md: rows that no fit has seen, and all rows with what they rest on
-/// hidden.
+/// The tables of docs/accuracy.md: rows not used in any fit, and all rows with the calibrations of
+/// their GPU and stack, or of their GPU, hidden.
 std::string accuracy_sections(std::vector<MeasuredFile> files, const KernelLibrary& library) {
   std::string out;
   std::vector<MeasuredFile> held = files;
@@ -55,7 +55,7 @@ std::string accuracy_sections(std::vector<MeasuredFile> files, const KernelLibra
   return out;
 }
 
-/// Errors: InputError if no row can be scored, with the most frequent reason.
+/// Throws InputError with the most frequent reason if no row can be scored.
 void refuse_without_rows(const std::vector<MeasuredFile>& files, const std::string& place) {
   std::string reason = "none";
   std::int64_t max = 0;

@@ -35,7 +35,7 @@ int run_validate_published(const Arguments& arguments) {
   progress.finish();
 
   const bool with_rows = arguments.has("rows");
-  // Results name no path.
+  // Results contain no paths.
   const auto json = published_json(score, file.filename().string(), with_rows || folder);
   std::string written;
   if (folder) {
@@ -49,7 +49,7 @@ int run_validate_published(const Arguments& arguments) {
                            *arguments.value("out"), drawn.files.size());
   }
   if (arguments.has("markdown")) {
-    // A fixed width: the page is the same on every terminal.
+    // A fixed width, so that the page does not depend on the terminal.
     constexpr std::size_t kPage = 110;
     write_out(fmt::format("```text\n{}```\n", published_text(score, false, kPage)));
   } else if (arguments.has("json")) {

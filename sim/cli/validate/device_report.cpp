@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// GB/s that each stream kernel reached at its largest size: the ceilings of everything else.
+/// GB/s of each stream kernel at its largest size: the upper bounds of all other kernels.
 ordered_json ceilings(const KernelsScore& score) {
   std::map<std::string, const kernels::KernelResult*> largest;
   for (const kernels::KernelResult& r : score.results) {

@@ -12,12 +12,12 @@
 
 namespace kvsim {
 
-/// Clocks and power before the kernels ran and after.
+/// Clocks and power before and after the kernel runs.
 struct DeviceStates {
   DeviceState before, after;
 };
 
-/// Today, "2026-01-31".
+/// Today in UTC: "2026-01-31".
 [[nodiscard]] std::string utc_date();
 
 /// Document "kvsim.calibrate-device/1": the rates that kernels reached on a GPU, its state, and

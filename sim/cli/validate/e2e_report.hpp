@@ -13,8 +13,8 @@
 
 namespace kvsim {
 
-/// A run of the decode loop: in the simulator, compared with its reference, or on a GPU, measured
-/// and compared with the prediction.
+/// A run of the decode loop, either in the simulator, compared with the reference, or on a GPU,
+/// measured and compared with the prediction.
 struct E2eScore {
   std::string device;  // "cuda-sim", or the driver's name of the GPU
   std::string driver;  // empty in the simulator

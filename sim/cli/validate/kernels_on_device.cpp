@@ -15,7 +15,7 @@
 namespace kvsim {
 namespace {
 
-/// The GPU of the catalogue that a driver's name means; null: none.
+/// The catalogue GPU with this driver name; null if there is none.
 const Gpu* catalogue_gpu(std::string name) {
   if (name.starts_with("NVIDIA ")) name.erase(0, 7);
   try {
@@ -33,7 +33,7 @@ OpFamily family_of(const std::string& word) {
   return OpFamily::kElementwise;
 }
 
-/// Data-sheet bandwidth and launches, by the profile of the stack that nothing holds back.
+/// Predicts times from data-sheet bandwidth and launches, with the stack "ideal".
 void predict_times(KernelsScore& score) {
   const Gpu* gpu = catalogue_gpu(score.device);
   if (gpu == nullptr) {
@@ -63,7 +63,7 @@ std::string state_note(const DeviceState& s) {
       s.power_limit_w, s.celsius, s.throttle_reasons);
 }
 
-/// The device that `list` begins with.
+/// The first device of `list`.
 const DeviceInfo& first_device(const DeviceList& list) {
   if (!list.devices.empty()) return list.devices.front();
   throw InputError{fmt::format(
@@ -72,7 +72,7 @@ const DeviceInfo& first_device(const DeviceList& list) {
       list.problem)};
 }
 
-/// What this program is called with to launch the large cases once.
+/// The command line of this program that launches each large case once.
 std::vector<std::string> profiled_program(const kernels::SuiteOptions& options) {
   std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(),
                                  "validate",
@@ -93,7 +93,7 @@ void count_dram(KernelsScore& score, const kernels::SuiteOptions& options) {
   if (problem.empty()) {
     try {
       add_counters(score, run.output, run.csv);
-    } catch (const std::exception& error) {  // InputError of the table, or no JSON
+    } catch (const std::exception& error) {  // InputError of the table, or invalid JSON
       score.dram.clear();
       problem = error.what();
     }
@@ -105,7 +105,7 @@ void count_dram(KernelsScore& score, const kernels::SuiteOptions& options) {
 
 DeviceKernels time_kernels(kernels::SuiteOptions options, bool counters,
                            std::chrono::seconds limit) {
-  // Children do all of CUDA's work: a kernel that breaks the device takes none of the others along.
+  // All CUDA work runs in child processes, so that a faulty kernel does not affect the others.
   const DeviceList list = list_devices_apart(list_devices);
   DeviceKernels out{.score = {}, .device = first_device(list), .states = {}};
   options.timed = true;
@@ -140,7 +140,7 @@ KernelsScore profile_kernels(kernels::SuiteOptions options) {
   const DeviceList list = list_devices();
   KernelsScore score{
       .device = first_device(list).name, .driver = list.driver, .seed = options.seed};
-  options.timed = true;  // of the sizes that are
+  options.timed = true;  // only sizes that are timed
   options.profiled = true;
   score.results = kernels::run_suite_on_device(options);
   return score;

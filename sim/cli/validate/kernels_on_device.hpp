@@ -8,20 +8,20 @@
 
 namespace kvsim {
 
-/// The suite of kernels on a GPU, and the GPU.
+/// The results of the kernel suite on a GPU, and the GPU.
 struct DeviceKernels {
   KernelsScore score;
   DeviceInfo device;
   DeviceStates states;
 };
 
-/// Runs the suite of kernels on the first CUDA device in a separate process: times with the cost
-/// model's predictions and, with `counters`, the DRAM bytes of a profiler, or a note why not.
-/// Errors: InputError if there is no device, with what was looked for and what to do.
+/// Runs the kernel suite on the first CUDA device in a separate process. Returns times with the
+/// cost model's predictions and, with `counters`, a profiler's DRAM bytes or a note on why they are
+/// missing. Errors: InputError if there is no device, with what was searched and how to fix it.
 [[nodiscard]] DeviceKernels time_kernels(kernels::SuiteOptions options, bool counters,
                                          std::chrono::seconds limit = std::chrono::hours{24});
 
-/// Large cases launched once each, in this process, for a profiler to watch. Errors: as above.
+/// Launches each large case once in this process, under a profiler. Errors: as above.
 [[nodiscard]] KernelsScore profile_kernels(kernels::SuiteOptions options);
 
 }  // namespace kvsim

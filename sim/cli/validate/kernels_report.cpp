@@ -15,16 +15,16 @@ namespace {
 using kernels::KernelResult;
 using Align = Table::Align;
 
-/// Of the error allowed; 0 where none is and there is none.
+/// The error as a share of the allowed error; 0 if both are 0, infinite if only the allowed is 0.
 double share_of_allowed(const KernelResult& r) {
   if (r.allowed > 0) return r.error / r.allowed;
   return r.error > 0 ? 1.0 / 0.0 : 0.0;
 }
 
-/// Equal cases, one line of the table.
+/// The cases of one line of the table.
 struct Line {
   const KernelResult* first = nullptr;
-  const KernelResult* worst = nullptr;  // by share of the error allowed
+  const KernelResult* worst = nullptr;  // by share of the allowed error
   std::size_t cases = 0, failed = 0, skipped = 0;
   Bytes counted{}, model{};
   bool is_counted = true;
@@ -61,8 +61,8 @@ std::string allowed_text(const KernelResult& r) {
   return r.allowed == 0 ? "0" : fmt::format("{:.1e}", r.allowed);
 }
 
-/// Bytes moved by the hardware in percent of the formula's: below 100 if a cache served some of
-/// them.
+/// Bytes moved by the hardware in percent of the formula's bytes; below 100 if a cache served some
+/// of them.
 std::string dram_text(const KernelsScore& score, std::size_t i) {
   const auto& dram = score.dram[i];
   if (!dram) return "-";
@@ -84,7 +84,7 @@ std::string skipped_text(const KernelsScore& score) {
 }
 
 std::string times_text(const KernelsScore& score, std::size_t width) {
-  constexpr Bytes kWorthTelling{1 << 20};  // what is smaller times the launch
+  constexpr Bytes kWorthTelling{1 << 20};  // smaller cases measure mainly the launch
   std::vector<Table::Column> columns{
       {"kernel", Align::kLeft},         {"shape", Align::kLeft},
       {"time", Align::kRight, "us"},    {"spread", Align::kRight, "%"},
@@ -114,7 +114,7 @@ std::string times_text(const KernelsScore& score, std::size_t width) {
   return any ? fmt::format("\n{}", table.str(width)) : std::string{};
 }
 
-/// Of each kernel the case that moves most: what it moved a second, and what was predicted.
+/// Measured and predicted rates of each kernel's case with the most bytes.
 BarChart rates_chart(const KernelsScore& score) {
   const PartStyle measured{"measured", {"#0072B2"}};
   BarChart chart{.name = "kernel_rates",
@@ -216,7 +216,7 @@ std::vector<Figure> kernels_figures(const KernelsScore& score) {
                  .end_text = fmt::format("{:.1f}{}", counted / kKibibyte,
                                          equal ? ", as its formula says" : ""),
                  .inside_numbers = false};
-    if (!equal) {  // bars of a pair where there is something to compare
+    if (!equal) {  // bars in pairs only if the values differ
       bar.compared = model;
       bar.compared_text = fmt::format("{:.1f} by its formula", model / kKibibyte);
       traffic.compared_label = "formula";

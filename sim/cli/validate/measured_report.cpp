@@ -1,4 +1,4 @@
-// What `kvsim validate measured` prints, writes and draws.
+// The output of `kvsim validate measured`: text, files and figures.
 
 #include "sim/cli/validate/measured_report.hpp"
 
@@ -224,7 +224,7 @@ std::string measured_markdown(const MeasuredScore& score, const std::string& tit
 }
 
 std::vector<Figure> measured_figures(const MeasuredScore& score) {
-  constexpr std::size_t kMaxMarks = 1500;  // of a GPU: more say no more
+  constexpr std::size_t kMaxMarks = 1500;  // per GPU; more marks add no information
   std::map<KernelOp, std::map<std::string, std::vector<ChartPoint>>> families;
   for (const PredictedRow& p : score.rows) {
     families[op_of(p.row->call)][p.row->gpu->name].push_back({p.row->us, p.estimate.us});

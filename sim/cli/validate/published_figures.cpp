@@ -21,7 +21,7 @@ struct Parity {
   std::vector<PublishedKind> kinds;
 };
 
-/// One figure: a mark a row, by document, those with most rows first.
+/// One figure with a mark per row, grouped by document, documents with the most rows first.
 std::optional<Figure> parity_figure(const PublishedScore& score, const Parity& parity) {
   std::map<std::string, std::vector<ChartPoint>> by_document;
   std::size_t n = 0;

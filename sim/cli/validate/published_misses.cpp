@@ -30,7 +30,7 @@ struct Missed {
   std::vector<const ScoredRow*> rows;
 };
 
-/// By reason, in the order of their first rows; those without one after them.
+/// Misses grouped by reason, in the order of their first rows; misses without a reason come last.
 std::vector<Missed> missed_of(const PublishedScore& score) {
   std::vector<Missed> with, without;
   std::map<std::pair<const RowReason*, std::string>, std::size_t> places;

@@ -9,10 +9,10 @@
 
 namespace kvsim {
 
-/// Errors of times and kernels by stack; below, why those whose median is above kBadMedian are.
+/// Errors of times and kernels by stack, then the reasons for medians above kBadMedian.
 [[nodiscard]] std::string stacks_text(const PublishedScore& score, std::size_t width);
 /// Every row that misses by more than kBadMiss, grouped by reason; rows without a known reason come
-/// last, by document. Empty: there is none.
+/// last, by document. Empty if there are no misses.
 [[nodiscard]] std::string misses_text(const PublishedScore& score, std::size_t width);
 
 }  // namespace kvsim

@@ -102,8 +102,7 @@ std::string reasons_text(const std::map<std::string, std::size_t>& reasons, std:
   return out;
 }
 
-/// Where predictions miss most: documents and stacks with three rows or more and a median error
-/// above 30 %.
+/// The largest errors: documents and stacks with at least three rows and a median error above 30 %.
 std::string furthest_off(const PublishedScore& score, std::size_t width) {
   constexpr double kFar = 0.3;
   constexpr std::size_t kMin = 3;
@@ -138,7 +137,7 @@ std::string furthest_off(const PublishedScore& score, std::size_t width) {
   return any ? "\n" + table.str(width) : std::string{};
 }
 
-/// Pools of engines' starts where something that decides them is not stated: how far off, and what.
+/// KV pools whose publications omit a setting that affects them: the errors, and these settings.
 std::string unstated_text(const PublishedScore& score, std::size_t width) {
   Table table{{{"pool of a start, not all stated", Table::Align::kLeft},
                {"figure", Table::Align::kLeft},

@@ -1,6 +1,6 @@
 #pragma once
 
-// What `kvsim validate published` says: text, JSON, CSV and figures of one score.
+// The output of `kvsim validate published`: text, JSON, CSV and figures of one score.
 
 #include <cstddef>
 #include <string>
@@ -19,9 +19,9 @@ namespace kvsim {
 /// Schema kvsim.validate-published/1.
 [[nodiscard]] nlohmann::ordered_json published_json(const PublishedScore& score,
                                                     const std::string& file, bool rows);
-/// One line a row.
+/// One line per row.
 [[nodiscard]] std::string published_csv(const PublishedScore& score);
-/// Predicted against published by document, a figure for each kind of metric, and coverage.
+/// Predicted against published by document, one figure per kind of metric, and coverage.
 [[nodiscard]] std::vector<Figure> published_figures(const PublishedScore& score);
 
 }  // namespace kvsim

@@ -1,6 +1,6 @@
 #include "sim/explorer/page/explorer_page.hpp"
 
-// The assembler takes the module in whole: as an array in C++ it would be millions of tokens.
+// The assembler includes the module as a file; a C++ array would be millions of tokens.
 asm(".section .rodata\n"
     "kvsim_explorer_core_begin:\n"
     ".incbin \"" KVSIM_EXPLORER_CORE

@@ -10,10 +10,10 @@
   const kRest = 150;  // ms without a change of the controls before the core is called
 
   // ---- The core, in a worker. An answer is dropped if a newer question of its kind was sent, or if
-  // the controls have changed since. ----
+  // the controls have changed since then. ----
 
   let worker = null, ready = false;
-  const waiting = {};  // of each kind the newest question that has no answer yet
+  const waiting = {};  // newest unanswered question of each kind
   let questions = 0;
 
   async function startCore() {
@@ -35,7 +35,7 @@
     delete waiting[asked.what];
     if (data.error) asked.failed(data.error, data.wrong); else asked.done(data.document);
   }
-  /// Answers that are still to come are of former knobs; a comparison is of files.
+  /// Drops pending answers, because the controls have changed. A comparison depends only on files.
   function forget() {
     for (const what of Object.keys(waiting)) { if (what !== 'compare') delete waiting[what]; }
   }
@@ -60,7 +60,7 @@
   let timer = 0, begun = 0;
   const answers = {run: null, reach: null};
 
-  /// What a start-up log is of: with other values its memory is not this engine's.
+  /// The settings that a start-up log belongs to; with other values its memory does not apply.
   const logKey = () => [state.model, state.gpu, state.gpu_count, state.stack, state.dtype].join('\n');
   let logged = logKey();
 
@@ -76,8 +76,8 @@
     window.clearTimeout(timer);
     timer = window.setTimeout(ask, kRest);
   }
-  /// 'waiting' until both documents of the present controls have arrived, then 'answered'; 'refused' if
-  /// a control has a wrong value: the page then shows the previous answers, dimmed.
+  /// 'waiting' until both documents of the current controls have arrived, then 'answered'; 'refused' if
+  /// a control has an invalid value: the page then shows the previous answers, dimmed.
   function mark(what) {
     byId('answers').dataset.state = what;
     byId('answers').classList.toggle('stale', what !== 'answered');
@@ -117,7 +117,7 @@
     }, failed);
   }
 
-  // ---- Words ----
+  // ---- Texts ----
 
   const tokens = n => `${Math.round(n).toLocaleString('en-US')} tokens`;
   const count = n => Math.round(n).toLocaleString('en-US');
@@ -184,13 +184,13 @@
     byId('notes').replaceChildren(...notes.map(text => el('li', {}, text)));
   }
 
-  /// Only where its text is shown.
+  /// Requests the launch only if its text is visible.
   function askLaunch() {
     if (!ready || !byId('start').open) return;
     const scenario = window.kvsimKnobs.scenarioOf(state, catalogue, false);
     question('launch', scenario, sayLaunch, message => sayLaunch(null, message));
   }
-  /// The engine's command, or one of its manifests, or why there is none.
+  /// Shows the engine's command, one of its manifests, or the reason why there is none.
   function sayLaunch(document, refused) {
     const as = byId('start-as'), about = byId('start-about');
     const texts = {};
@@ -210,10 +210,10 @@
     show();
   }
 
-  // ---- A start by an engine's log ----
+  // ---- Start-up log of an engine ----
 
   const kLongestFile = 32 * 2 ** 20;
-  /// Why a file is not read; empty if it is.
+  /// The reason why a file is not read; empty if it is.
   const tooLong = (file, hint) => (file.size > kLongestFile ? `${file.name}: expected at most ${say(kLongestFile, 'B')}, got ${say(file.size, 'B')}: ${hint}` : '');
   async function readLog(file) {
     if (!file || !ready) return;
@@ -245,7 +245,7 @@
     changed();
   }
 
-  // ---- A benchmark next to a prediction, both of files ----
+  // ---- Comparison of a benchmark with a prediction, both from files ----
 
   const kMeasured = {ttft_s: ['TTFT', 's'], tpot_s: ['TPOT', 's'], e2e_s: ['E2E', 's'],
                      output_tok_s: ['output throughput', 'tok/s'], request_s: ['request throughput', 'req/s']};
@@ -338,7 +338,7 @@
   const cards = {};
   function draw(names) {
     if (!answers.run || !answers.reach) return;
-    // The first time all of them, in their order.
+    // The first call draws all charts, in order.
     const all = Object.keys(cards).length === 0 ? Object.keys(kCharts) : names;
     for (const name of all) {
       const [title, make] = kCharts[name];

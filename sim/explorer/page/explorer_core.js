@@ -14,11 +14,11 @@
 async function kvsimCore(bytes) {
   const kRun = 0, kReach = 1, kCatalogue = 2, kLaunch = 3, kLog = 4, kCompare = 5;
   const kWrongInput = 1;
-  const kNotThere = 52;  // WASI's ENOSYS: no files, no clock, no arguments in here
+  const kNotThere = 52;  // WASI's ENOSYS: no files, no clock, no arguments
   let memory = null;
   const view = () => new DataView(memory.buffer);
 
-  // System calls of the C++ library. All others return that they do not exist.
+  // System calls of the C++ library. All others return kNotThere.
   const known = {
     proc_exit(code) { throw new Error(`the core ended itself with status ${code}`); },
     environ_sizes_get(count, size) {

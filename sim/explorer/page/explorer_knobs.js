@@ -1,14 +1,14 @@
 'use strict';
-// The knobs: form controls made from the catalogue, their state, and the scenario that it means.
-// `window.kvsimKnobs`. The address contains the state (#model=…&gpu=…), so that a link shows what its
-// sender saw.
+// The knobs: form controls made from the catalogue, their state, and its scenario.
+// `window.kvsimKnobs`. The address contains the state (#model=…&gpu=…), so that a link reproduces
+// the page.
 window.kvsimKnobs = (() => {
   const el = (...args) => window.kvsimCards.el(...args);
   const kStart = {model: 'llama-3.1-8b', gpu: 'H100-80GB-SXM', gpu_count: '1', stack: 'hf-sdpa', method: 'zeromerge', budget: '0.2',
                   batch: '1', prompt_tokens: '32768', output_tokens: '512', dtype: '', kv_dtype: '', start: ''};
   const kParam = 'p.';
 
-  /// The state that an address says; what it does not say is as at the start.
+  /// The state in an address; missing keys have their initial values.
   function readHash(hash) {
     const given = new URLSearchParams(hash.replace(/^#/, ''));
     const state = {...kStart, params: {}};
@@ -26,14 +26,14 @@ window.kvsimKnobs = (() => {
     return '#' + out.toString();
   }
 
-  /// A number as typed, or the text itself where it is none: the core then says what is wrong.
+  /// Converts `text` to a number if possible; otherwise the core reports the error.
   const numberOf = text => (text.trim() !== '' && Number.isFinite(Number(text)) ? Number(text) : text);
   function paramValue(param, text) {
     if (param && param.type === 'flag') return text === 'true';
     return param && param.type === 'word' ? text : numberOf(text);
   }
 
-  /// The keys of a start by an engine's log, as its JSON says; what is no JSON, the core refuses.
+  /// The scenario keys of an engine's start-up log, from its JSON; the core rejects invalid JSON.
   function startOf(text) {
     try {
       const {memory, engine} = JSON.parse(text);
@@ -79,7 +79,7 @@ window.kvsimKnobs = (() => {
       this.changed();
     }
 
-    /// A labelled control with its help and its place for a complaint.
+    /// A labelled control with its help and a place for its error message.
     field(key, label, control, help) {
       const id = `knob-${key}`;
       control.id = id;
@@ -157,7 +157,7 @@ window.kvsimKnobs = (() => {
     }
     method() { return this.catalogue.methods.find(m => m.name === this.state.method); }
 
-    /// Help texts and the method's own knobs, which depend on what is chosen.
+    /// Updates help texts and the method's parameters, which depend on the chosen values.
     describe() {
       const say = (key, text) => { document.getElementById(`knob-${key}-help`).textContent = text || ''; };
       const of = list => list.find(one => one.name === this.state[{models: 'model', gpus: 'gpu', stacks: 'stack'}[list.kind]]);

@@ -18,7 +18,7 @@ std::span<const EmbeddedFile> explorer_files();  // generated: CMakeLists.txt of
 
 namespace {
 
-/// RFC 4648, section 4.
+/// Encodes `bytes` according to RFC 4648, section 4.
 std::string base64(std::string_view bytes) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

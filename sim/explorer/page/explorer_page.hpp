@@ -5,12 +5,12 @@
 
 namespace kvsim {
 
-/// The analytic core in WebAssembly (sim/explorer/wasm), compressed with gzip; empty where this
-/// build has none: it was made without Emscripten.
+/// The analytic core in WebAssembly (sim/explorer/wasm), compressed with gzip; empty if this build
+/// was made without Emscripten.
 [[nodiscard]] std::string_view explorer_core();
 
-/// The explorer: one HTML file with the core, the catalogues, scripts and style in it, that needs
-/// no network. The same build gives the same bytes. Errors: ContractError without a core.
+/// The explorer: one HTML file that contains the core, the catalogues, scripts and style and needs
+/// no network. The output of a build is deterministic. Errors: ContractError without a core.
 [[nodiscard]] std::string explorer_page();
 
 }  // namespace kvsim

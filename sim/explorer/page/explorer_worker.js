@@ -3,7 +3,7 @@
 // then {id, what, scenario}; answers {ready} and {id, document} or {id, error, wrong}. Ids ascend. If
 // several questions of one kind arrive during a computation, it answers only the newest.
 let core = null;
-const newest = new Map();  // of each kind what is to be answered next
+const newest = new Map();  // next question of each kind
 let awake = false;
 
 function answer({id, what, scenario}) {
@@ -13,7 +13,7 @@ function answer({id, what, scenario}) {
     self.postMessage({id, error: String(error.message || error), wrong: error.name === 'InputError'});
   }
 }
-/// One question, then what has come meanwhile is taken in before the next.
+/// Answers one question; messages that arrived meanwhile are received before the next.
 function answerNext() {
   const [next] = [...newest.values()].sort((a, b) => a.id - b.id);
   if (next) {

@@ -1,5 +1,5 @@
 // Functions that the page calls in WebAssembly. Text is passed through the module's memory, as
-// UTF-8: the caller allocates room, writes a scenario there, calls, and reads the answer.
+// UTF-8: the caller allocates a buffer, writes a scenario to it, calls, and reads the answer.
 
 #include <cstddef>
 #include <exception>
@@ -43,14 +43,14 @@ nlohmann::ordered_json answer(int what) {
 
 extern "C" {
 
-/// Where `size` bytes of the next question are to be written.
+/// Buffer for the `size` bytes of the next question.
 char* kvsim_room(std::size_t size) {
   question().resize(size);
   return question().data();
 }
 
-/// Runs the call. 0: the answer is a JSON document; 1: the error of the scenario, as text; 2: an
-/// internal error, as text.
+/// Runs the call. Returns 0 if the answer is a JSON document, 1 if it is the text of an error in
+/// the scenario, 2 if it is the text of an internal error.
 int kvsim_ask(int what) {
   try {
     reply() = answer(what).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

@@ -1,6 +1,6 @@
-// Functions that reading a scenario calls and a browser has no use for: services, and
-// traces on disk. What explored_scenario would refuse after reading is refused here while reading,
-// and half the program need not be compiled.
+// Stubs of functions that the scenario reader calls but the explorer does not need: services, and
+// traces on disk. They reject during reading what explored_scenario would reject after it, so that
+// half of the program need not be compiled.
 
 #include <optional>
 #include <string>
@@ -19,7 +19,7 @@
 
 namespace kvsim {
 
-/// Never called: scenario_of refuses keys of a service in a static scenario.
+/// Never called: scenario_of rejects keys of a service in a static scenario.
 void check_serve_keys(const Field&, const std::filesystem::path&) {}
 
 void add_serve_points(const Group&, const PointsInput&, InlineDefinitions&,
@@ -27,19 +27,19 @@ void add_serve_points(const Group&, const PointsInput&, InlineDefinitions&,
   throw InputError{"explorer.json: /kind: the explorer runs static batches (\"kind\": \"static\")"};
 }
 
-/// Only of services.
+/// Used only for services.
 std::vector<std::string> scheduler_names() { return {}; }
 EngineSite engine_site(const ServeSpec&) { return {}; }
-/// Only of replays.
+/// Used only for replays.
 std::optional<TraceSplit> split_of(std::string_view) { return std::nullopt; }
 
-/// Only commands that are read back name them (sim/launch/from_command.cpp).
+/// Used only by sim/launch/from_command.cpp, to read commands.
 std::string_view word_of(Proposer) { return {}; }
 
-/// Only published values of services name them.
+/// Used only by published values of services.
 MetricTable<ServeResult> service_metrics() { return {}; }
 
-/// A browser starts no Python and loads no library.
+/// A browser can neither start Python nor load a library.
 std::string method_of_user(const std::string& name, const std::filesystem::path&) {
   if (name.find(".py") != std::string::npos || name.find(".so") != std::string::npos) {
     throw InputError{"method \"" + name +

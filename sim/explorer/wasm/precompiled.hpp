@@ -27,7 +27,7 @@
 
 #ifndef __cpp_lib_bit_cast
 namespace std {
-/// The compiler has it, the library from 14 on.
+/// The compiler supports it; libc++ has it since version 14.
 template <class To, class From>
 constexpr To bit_cast(const From& value) noexcept {
   return __builtin_bit_cast(To, value);

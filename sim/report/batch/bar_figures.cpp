@@ -132,7 +132,7 @@ ChartBar cache_of(const RunReport& report, std::size_t point, bool with_method) 
 void add_bar_figures(const RunReport& report, FigureSet& set) {
   const Scenario& scenario = *report.scenario;
   const std::vector<PointGroup> groups = figure_groups(scenario, surrounding_keys());
-  // The description of a single group also includes what its methods share.
+  // The description of a single group also includes the settings that its methods share.
   const std::string about =
       groups.size() == 1 ? groups.front().description : common_description(scenario);
   add_files({.name = "hbm_breakdown",

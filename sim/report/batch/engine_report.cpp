@@ -87,7 +87,7 @@ std::string engines_text(const Scenario& scenario, std::size_t width) {
   struct Named {
     std::string names, settings;
   };
-  std::vector<Named> engines;  // those with the same settings together
+  std::vector<Named> engines;  // engines with equal settings share an entry
   for (const EngineOnGpu& one : engines_of(scenario)) {
     const std::string name = fmt::format("{} on {} x {}", one.stack, one.gpus, one.gpu);
     std::string settings = settings_text(*one.settings, width);

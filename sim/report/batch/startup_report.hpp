@@ -18,7 +18,7 @@ namespace kvsim {
 
 /// An engine's start as stored in results: bytes per GPU, blocks, tokens.
 [[nodiscard]] nlohmann::ordered_json startup_json(const EngineStartup& startup);
-/// A start by an engine's log: kvsim.calibrate-log/1.
+/// The values of an engine's start-up log: kvsim.calibrate-log/1.
 [[nodiscard]] nlohmann::ordered_json log_start_json(const LogStart& start);
 /// "GPU KV cache size: 31,232 tokens …" and its terms, as in the engine's log.
 [[nodiscard]] std::string startup_text(const EngineStartup& startup, std::size_t width);

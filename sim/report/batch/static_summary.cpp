@@ -127,7 +127,7 @@ std::string usable_words(const RunReport& report) {
          (low->usable_hbm < high->usable_hbm ? " to " + gib(high->usable_hbm) : "") + " GiB";
 }
 
-/// Points that run out of memory, those that fail first in front.
+/// Points that run out of memory, earliest failure first.
 std::vector<std::size_t> failed_points(const RunReport& report) {
   std::vector<std::size_t> failed;
   for (std::size_t i = 0; i < report.results.size(); ++i) {

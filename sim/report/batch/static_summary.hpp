@@ -16,8 +16,8 @@ namespace kvsim {
 /// weights 25.1 GiB, …", with owners sorted by size.
 [[nodiscard]] std::string oom_sentence(std::string_view label, const OomEvent& oom);
 
-/// "8 of 9 points fit (usable HBM 79.0 GiB).", then a line per point that does not fit, those that
-/// fail first in front. `labels`: one per point.
+/// "8 of 9 points fit (usable HBM 79.0 GiB).", then a line per point that does not fit, earliest
+/// failure first. `labels`: one per point.
 [[nodiscard]] std::string static_verdict(const RunReport& report,
                                          const std::vector<std::string>& labels,
                                          const TextStyle& style = {});

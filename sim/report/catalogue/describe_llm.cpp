@@ -69,7 +69,7 @@ std::vector<std::string> aliases_of(const Llm& llm) {
 
 Bytes whole_bytes(double n) { return Bytes{static_cast<std::int64_t>(std::ceil(n))}; }
 
-/// As an integer where it is one: entries that compress several tokens have parts of bytes per
+/// As an integer if it is one: entries that compress several tokens have fractional bytes per
 /// token.
 ordered_json json_number(double n) {
   const auto whole = static_cast<std::int64_t>(n);
@@ -85,7 +85,7 @@ ordered_json group_json(const CacheGroup& group) {
           {"state_bytes_per_sequence", json_number(group.terms.state)}};
 }
 
-/// The terms of a model's cache, and what a sequence holds and a decode step reads.
+/// Adds the terms of a model's cache, and the bytes that a sequence holds and a decode step reads.
 void add_cache_json(const Llm& llm, ordered_json& out) {
   for (const Dtype dtype : kCacheFormats) {
     const std::string name{name_of(dtype)};

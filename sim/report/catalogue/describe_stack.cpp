@@ -178,7 +178,7 @@ std::string cutoff_text(const CutoffTimes& times) {
   return fmt::format("{} a step, {:g} B a logit", times.step, times.bytes_per_logit);
 }
 
-/// What a rule sets that is no option of the engine.
+/// Adds the values of a rule that are not engine options.
 void add_other_values(const EngineValues& v, std::vector<std::string>& out) {
   const auto choose = [&](const std::optional<bool>& value, const char* yes, const char* no) {
     if (value) out.emplace_back(*value ? yes : no);

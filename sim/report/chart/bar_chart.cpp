@@ -163,7 +163,7 @@ double sum_of(const ChartBar& bar) {
   return sum;
 }
 
-/// Where a bar, or the line of its range, ends in the figure.
+/// The end of a bar, or of its range line, in the figure.
 double end_of(const ChartBar& bar) {
   const double end = std::min(sum_of(bar), bar.cut.value_or(INFINITY));
   return bar.range ? std::max(end, bar.range->high) : end;
@@ -248,7 +248,7 @@ std::string break_mark(double end, double row, Band band, double pixel) {
   return out;
 }
 
-/// What the figure has apart from the bars, plus the CSV.
+/// The figure's labels, plus the CSV.
 struct Drawn {
   std::string csv, labels;
 };

@@ -50,7 +50,7 @@ struct ChartPlumb {
 struct ChartCallout {
   std::string text;
   ChartPoint at;
-  std::optional<std::size_t> line{};  // gives its colour; black if it belongs to several
+  std::optional<std::size_t> line{};  // determines its colour; black if it belongs to several
 };
 
 struct LineChart {
@@ -124,8 +124,7 @@ struct ScatterChart {
   std::string remark{};                // a last entry of the legend, without a mark
   std::vector<MarkGroup> groups{};     // y > 0
 };
-/// The marks with no other mark below and left of them (or equal in one and less in the other), by
-/// x.
+/// The marks that no other mark dominates (at most as large in x and y and smaller in one), by x.
 [[nodiscard]] std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups);
 [[nodiscard]] Figure draw(const ScatterChart& chart);
 

@@ -71,7 +71,7 @@ bool have_room(const std::vector<Tick>& ticks, const std::vector<double>& pixels
   return true;
 }
 
-/// Drops the last tick where its name, `at` pixels from the plot's left edge, would leave the
+/// Drops the last tick if its name, `at` pixels from the plot's left edge, would extend past the
 /// canvas.
 void keep_on_canvas(std::vector<Tick>& ticks, double at, double pixels, Direction direction) {
   if (direction == Direction::kUp || ticks.size() < 2) return;

@@ -18,7 +18,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kMaxLines = 30;    // that differ in at least two of colour, dash and mark
-constexpr std::size_t kMaxBars = 48;     // as many as fit in a page's height
+constexpr std::size_t kMaxBars = 48;     // the number that fits in a page's height
 constexpr std::size_t kMaxCallouts = 8;  // each takes a row above the lines
 constexpr std::size_t kMaxNamesInTitle = 4;
 
@@ -319,7 +319,7 @@ std::string columns_words(const Columns& columns) {
   return fmt::format("{} over {}", y, x);
 }
 
-/// A word that only says how a sweep is drawn; the columns say what is drawn.
+/// Whether `kind` is only the form of a sweep's figure; the columns describe its content.
 bool is_form(const std::string& kind) {
   constexpr std::array<std::string_view, 4> kForms{"lines", "tradeoff", "heat_map", "bars"};
   return std::find(kForms.begin(), kForms.end(), kind) != kForms.end();

@@ -1,7 +1,7 @@
 #pragma once
 
-// Figures of several results in one: lines and marks together on the axes that each separate figure
-// has, bars below each other.
+// Combines the figures of several results: lines and marks share the axes of the separate figures,
+// bars are drawn below each other.
 
 #include <span>
 #include <string>
@@ -18,9 +18,10 @@ struct OverlayPart {
   const AnyChart* chart = nullptr;
 };
 
-/// The parts (two or more) as one chart called `name`. Labels begin with the part's name; bounds
-/// that all parts share appear once. If this is impossible, the reason: a kind whose areas or cells
-/// would hide each other, different axes, more lines than can be distinguished.
+/// Combines the parts (two or more) into one chart called `name`. Labels begin with the part's
+/// name; bounds that all parts share appear once. Returns the reason if this is impossible: a kind
+/// whose areas or cells would hide each other, different axes, more lines than can be
+/// distinguished.
 [[nodiscard]] Result<AnyChart, std::string> overlay(const std::string& name,
                                                     std::span<const OverlayPart> parts);
 
@@ -32,8 +33,8 @@ struct Overlaid {
   std::vector<AnyChart> charts;
   std::vector<std::string> notes;  // one per figure that is omitted, with the reason
 };
-/// Every figure that all results (two or more) have. Figures are matched by name if the results
-/// have the same names of a kind, else all of the kind are combined.
+/// Combines every figure that all results (two or more) have. Figures are matched by name if the
+/// results have the same names of a kind, else all of the kind are combined.
 [[nodiscard]] Overlaid overlay_results(std::span<const FiguresOfResult> results);
 
 }  // namespace kvsim

@@ -16,13 +16,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kMaxValues = 400;  // per line; screens have no more pixels for it
+constexpr std::size_t kMaxValues = 400;  // per line; screens have no more pixels
 
 ordered_json finite_or_null(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
 }
 
-/// The stride at which `n` points are shown: 1, or the least for at most kMaxValues points.
+/// The stride at which `n` points are shown: the smallest that leaves at most kMaxValues points.
 std::size_t stride_of(std::size_t n) {
   return std::max<std::size_t>(1, (n + kMaxValues - 1) / kMaxValues);
 }
@@ -100,7 +100,7 @@ ordered_json line_json(const LineChart& chart, std::size_t at) {
   }
   if (!line.has_marks) out["marks"] = false;
   if (chart.steps) out["step"] = true;
-  // array(): compilers differ in what braces around a single value make.
+  // array(): compilers interpret braces around a single value differently.
   if (line.lone_mark) {
     out["open"] = ordered_json::array({mark(*line.lone_mark, chart.lone_mark_label)});
   }

@@ -186,7 +186,7 @@ std::vector<std::vector<ChartPoint>> stripes_of(const LineChart& chart, std::siz
     const double y = y_at(line, x, box, chart.steps);
     const bool mine = is_mine(pixel, x, y);
     if (mine && !open) pieces.emplace_back();
-    if (mine || open) pieces.back().push_back({x, y});  // up to where the next piece begins
+    if (mine || open) pieces.back().push_back({x, y});  // up to the start of the next piece
     open = mine;
   }
   return pieces;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Names of lines and bars in figures: what differs between them. The title has what they share.
+// Labels of lines and bars in figures: the settings that differ. Shared settings are in the title.
 
 #include <cstddef>
 #include <string>
@@ -24,8 +24,8 @@ struct LineNames {
 [[nodiscard]] LineNames line_names(const Scenario& scenario,
                                    const std::vector<std::size_t>& points);
 
-/// Point groups with such labels. What the points of a group share is in its description, and in
-/// its heading if it has one.
+/// Point groups with such labels. The settings that the points of a group share are in its
+/// description, and in its heading if it has one.
 [[nodiscard]] std::vector<PointGroup> figure_groups(const Scenario& scenario,
                                                     const std::vector<std::string>& shared_keys);
 

@@ -88,8 +88,8 @@ class AtomicFiles {
   [[nodiscard]] const std::filesystem::path& partial() const { return partial_->path(); }
   /// Adds all files in partial() to the set.
   void adopt();
-  /// Replaces each file with the one built. Errors: InputError; no file has then moved, unless the
-  /// file system fails between two renames.
+  /// Replaces each file with the one built. Errors: InputError; no file is then replaced, unless
+  /// the file system fails between two renames.
   void commit();
 
  private:

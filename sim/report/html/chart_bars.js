@@ -105,7 +105,7 @@ window.kvsimBarCharts = (() => {
             silent: true,
             style: {
               text: brokenText(text, Math.floor(Math.max(110, width - left - 14) / kCharacter)),
-              x: left + 8,  // does not touch a level at the bar's end
+              x: left + 8,  // so that it does not touch a level at the bar's end
               y: middle,
               verticalAlign: 'middle',
               fill: look.text,

@@ -76,12 +76,12 @@ std::string html_escaped(std::string_view text) {
 }
 
 std::string script_json(const nlohmann::ordered_json& document) {
-  // ASCII: line separators and marks of direction are escaped, too.
+  // ASCII: line separators and directional marks are also escaped.
   const std::string plain =
       document.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
   std::string out;
   out.reserve(plain.size() + plain.size() / 64);
-  // Outside strings, JSON has none of these.
+  // Outside strings, JSON does not contain these characters.
   for (const char c : plain) {
     if (c == '<' || c == '>' || c == '&') {
       out += fmt::format("\\u{:04x}", c);

@@ -47,7 +47,7 @@ using PagePart = std::function<std::string(std::string_view name)>;
 [[nodiscard]] std::string filled(std::string_view form, const PagePart& part);
 
 /// The beginning of a page, to the end of its <head>. `title` and `style` are already escaped;
-/// `policy` lists what scripts may do in addition to being part of the page.
+/// `policy` is appended to script-src 'unsafe-inline' in the content security policy.
 [[nodiscard]] std::string page_head(std::string_view title, std::string_view style,
                                     std::string_view policy = {});
 /// The chart library and the scripts that all pages share, as <script> elements.

@@ -300,7 +300,7 @@ window.kvsimSections = (() => {
 
   // ---- tables ----
 
-  /// Of [{key, header, unit, place, latency}] those in the table of points, in order.
+  /// The entries of [{key, header, unit, place, latency}] in the table of points, in order.
   const isKnown = value => value !== null && value !== undefined;
   const shownOf = columns => columns.filter(c => c.place > 0).sort((a, b) => a.place - b.place);
 
@@ -385,7 +385,7 @@ window.kvsimSections = (() => {
                                      `${number(r.budget)} entries`,
                  number(r.traces.length), ...shown.map(c => spread(r[c.key], c.unit))]));
   }
-  /// Columns without a value for any candidate are left out: those of services for batches.
+  /// Columns without a value for any candidate are omitted, such as service columns for batches.
   function planTable(answer, plan, {candidates, ways}) {
     const tail = `p${plan.percentile}`;
     const lastWay = c => c.points && c.points.length > 0 ? c.points[c.points.length - 1] : {};
@@ -416,7 +416,7 @@ window.kvsimSections = (() => {
           ];
         }));
   }
-  /// "vLLM 0.30"; "vLLM (main)" if the method is in no release.
+  /// "vLLM 0.30"; "vLLM (main)" if no release has the method.
   function softwareText(a) {
     if (!a.version) return a.software;
     return /^\d/.test(a.version) ? `${a.software} ${a.version}` : `${a.software} (${a.version})`;

@@ -16,9 +16,9 @@ window.kvsimUnits = (() => {
     'B/s': [['B/s', 1], ['MB/s', 1e6], ['GB/s', 1e9], ['TB/s', 1e12]],
     share: [['%', 0.01]],
   };
-  const kManyDigits = 1000;  // no decimals from here on
+  const kManyDigits = 1000;  // no decimals at and above this value
 
-  /// Four significant digits with thousands separators; an exponent below 1e-4 and from 1e15 on.
+  /// Four significant digits with thousands separators; an exponent below 1e-4 and at or above 1e15.
   function number(value) {
     if (value === null || value === undefined || !Number.isFinite(value)) return '–';
     const size = Math.abs(value);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What has to be typed to start what was simulated or planned, as a document.
+// The commands that start a simulated or planned deployment, as a document.
 
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ struct NamedLaunch {
   Launch launch;
 };
 
-/// The launch of each point that starts other engines than those before it. Errors: as launch_of.
+/// The launch of each point, without repeated launches (equal roles and GPU). Errors: as launch_of.
 [[nodiscard]] std::vector<NamedLaunch> point_launches(const Scenario& scenario);
 /// The launch of the best candidate of each group that has one. Errors: as launch_of.
 [[nodiscard]] std::vector<NamedLaunch> plan_launches(const Scenario& scenario,
@@ -28,8 +28,8 @@ struct NamedLaunch {
 
 /// kvsim.launch/1.
 [[nodiscard]] nlohmann::ordered_json launch_document(const std::vector<NamedLaunch>& launches);
-/// The manifest of the only one of `launches`. Errors: InputError "PLACE: expected one deployment,
-/// …", or as read_manifest_kind and manifest_text.
+/// The manifest of the single launch in `launches`. Errors: InputError "PLACE: expected one
+/// deployment, …", or as read_manifest_kind and manifest_text.
 [[nodiscard]] std::string launch_manifest(const std::vector<NamedLaunch>& launches,
                                           const std::string& kind, const std::string& place);
 

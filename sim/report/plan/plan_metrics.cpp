@@ -24,13 +24,13 @@ template <auto Member>
 MetricValue of_range(const Candidate& c) {
   return c.range.*Member;
 }
-/// Of the run at the answer; no key without one.
+/// A metric of the run at the answer; omitted without an answer.
 template <auto Member>
 MetricValue of_run(const Candidate& c) {
   if (!c.at_answer) return NoMetric{};
   return (*c.at_answer).*Member;
 }
-/// Of a service at the answer; no key for static batches.
+/// A metric of the service at the answer; omitted for static batches.
 template <auto Member>
 MetricValue of_times(const Candidate& c) {
   if (!c.times) return NoMetric{};

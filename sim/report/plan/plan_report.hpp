@@ -24,11 +24,11 @@ namespace kvsim {
 /// One line per way to run: load, cost, latency, error, and whether it is on the front.
 [[nodiscard]] std::string plan_front_csv(const PlanResult& plan);
 /// The cost of the best answer: "5 USD per hour, 0.65 USD per million output tokens". Empty if
-/// there is no answer or no price of its GPU.
+/// there is no answer or its GPU has no price.
 [[nodiscard]] std::string plan_cost(const PlanSection& section, const PlanResult& plan,
                                     const PlanGroup& group);
-/// "available in: snapkv: kvpress, research code; nvfp4: vLLM 0.30, …": the software that has the
-/// methods of the candidates. Empty without a method of the catalogue other than full.
+/// "available in: snapkv: kvpress, research code; nvfp4: vLLM 0.30, …": the software that
+/// implements the candidates' methods. Empty if the catalogue has none of them except full.
 [[nodiscard]] std::string plan_availability(const PlanResult& plan, std::size_t width);
 /// For the terminal: the answers as text, a table per group, what limits them, notes.
 [[nodiscard]] std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
@@ -37,7 +37,7 @@ namespace kvsim {
 /// optimistic, its resource use there, and what limits it.
 [[nodiscard]] std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
                                       const ResultsFolder* written, const TextStyle& style = {});
-/// For each group the answers as bars, and cost against latency of all ways to run.
+/// For each group, the answers as bars and the cost against latency of all ways to run.
 [[nodiscard]] FigureSet plan_figures(const PlanResult& plan);
 
 /// The text of a question, "longest context", and its unit, "tokens".

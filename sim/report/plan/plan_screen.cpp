@@ -103,7 +103,7 @@ bool ends_at_positions(const PlanCandidate& one) {
   return one.runs_out && one.runs_out->why.constraint == "positions";
 }
 
-/// What runs out first, one sentence per candidate.
+/// The resource that runs out first, one sentence per candidate.
 std::string scarcities(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
   std::string out;
   for (const std::size_t c : group.candidates) {
@@ -112,7 +112,7 @@ std::string scarcities(const PlanResult& plan, const PlanGroup& group, std::size
     if (one.impossible) {
       text = fmt::format("{}: none: {}", one.label, one.impossible->text);
     } else if (ends_at_positions(one)) {
-      continue;  // the table says so, and a note says what allows more
+      continue;  // the table shows it, and a note states how to exceed it
     } else if (one.runs_out && one.answer) {
       const double next = *one.answer + 1;
       text = fmt::format("{}: at {} {} {}", one.label, plan_amount(group.question, next),

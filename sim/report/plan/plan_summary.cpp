@@ -300,7 +300,7 @@ std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size
     const PlanCandidate& one = plan.candidates[c];
     if (!one.impossible) continue;
     if (!group.best && &one == nearest(plan, group)) continue;  // printed above
-    // If others have an answer, candidates without a varied knob are only counted from here on.
+    // If others have an answer, further candidates without a varied knob are only counted.
     if (said == kMaxReasons && one.impossible->knobs.empty()) {
       ++more;
       continue;

@@ -17,9 +17,9 @@ namespace kvsim {
 /// numbers of decode steps. With a smaller band most methods would have no other to compare with.
 inline constexpr double kEqualBytes = 1.1;
 
-/// The error that methods are ranked by: at the answers of a marked trace, else the mean one.
+/// The error that methods are ranked by: at the answers of a marked trace, otherwise the mean.
 [[nodiscard]] double ranked_error(const ReplayMethod& method);
-/// " at the answers", if that is what methods of the replay are ranked by, else nothing.
+/// " at the answers" if methods of the replay are ranked by the error there; otherwise empty.
 [[nodiscard]] std::string_view where_ranked(const ReplayResult& replay);
 
 /// Bands of equal bytes: indices into `shares` (of the full cache's bytes), ascending by share.
@@ -39,7 +39,7 @@ struct EqualBytes {
 /// "7.5 %", "31 to 33 %".
 [[nodiscard]] std::string share_range(double low, double high);
 
-/// For each band: bytes held, the number of methods, the one with the smallest error, and the next.
+/// For each band: bytes held, the number of methods, the two methods with the smallest errors.
 /// Empty if there are no bands.
 [[nodiscard]] std::string equal_bytes_table(const ReplayResult& replay, std::size_t width);
 

@@ -15,7 +15,7 @@ struct ErrorMark {
   double error = 0;         // mean relative error of the attention output
   double held = 0;          // bytes held at the end relative to the full cache
   double read = 0;          // bytes read in decode steps relative to the full cache; 0: unknown
-  bool reads_part = false;  // reads only part of what it holds
+  bool reads_part = false;  // reads only part of the entries that it holds
 };
 
 /// Adds "error_vs_bytes", and "error_vs_read" if a method reads only part of what it holds. The

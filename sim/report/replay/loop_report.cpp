@@ -39,7 +39,7 @@ ordered_json budget_json(const std::optional<double>& budget) {
 
 namespace {
 
-/// Why accuracies are not compared where fewer than two methods hold part of the cache.
+/// Why accuracies are not compared if fewer than two methods hold part of the cache.
 std::string nothing_to_compare(const LoopResult& result) {
   const auto is_full = [](const LoopMethod& method) { return method.name == "full"; };
   const auto others = std::count_if(result.methods.begin(), result.methods.end(),

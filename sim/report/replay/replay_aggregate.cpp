@@ -241,7 +241,7 @@ FigureSet aggregate_figures(const std::vector<AggregateRow>& rows,
   for (const AggregateRow& row : rows) traces = std::max(traces, row.traces.size());
   for (const AggregateRow& row : rows) {
     const bool everywhere = row.traces.size() == traces;
-    // This mean is over fewer traces; the label says so for comparisons.
+    // If the mean is over fewer traces, the label states this for comparisons.
     marks.push_back(
         {.method = everywhere ? row.name
                               : fmt::format("{} ({} of {})", row.name, row.traces.size(), traces),

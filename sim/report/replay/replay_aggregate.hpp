@@ -20,7 +20,7 @@ namespace kvsim {
 struct Spread {
   std::int64_t n = 0;
   double mean = 0;
-  std::optional<double> sd;         // sample standard deviation (divisor n - 1); from two traces on
+  std::optional<double> sd;         // sample standard deviation (divisor n - 1); absent if n < 2
   std::optional<double> low, high;  // 95 % confidence interval of the mean, Student's t
 };
 /// Errors: ContractError if there are no values.
@@ -31,7 +31,7 @@ struct AggregateRow {
   std::string name;
   std::optional<double> budget;
   std::vector<std::string> traces;
-  bool reads_part = false;  // reads only part of what it holds
+  bool reads_part = false;  // reads only part of the entries that it holds
   // Absent unless every trace has the number: errors and shares of the full cache always.
   std::optional<Spread> rel_error, answer_error, cosine, retained_mass, bytes_share, read_share;
   std::optional<Spread> oracle_mass_gap, oracle_error_ratio;
@@ -47,7 +47,7 @@ struct AggregateSource {
 /// In order of first appearance. Traces without decode steps have no errors and are omitted.
 [[nodiscard]] std::vector<AggregateRow> aggregate(const std::vector<ReplayResult>& replays);
 
-/// What a row has a Spread of, in the order of documents and CSV files.
+/// The metrics that a row has a Spread of, in the order of documents and CSV files.
 [[nodiscard]] MetricInfos aggregate_metrics();
 [[nodiscard]] nlohmann::ordered_json aggregate_json(const std::vector<AggregateRow>& rows);
 [[nodiscard]] nlohmann::ordered_json aggregate_json(const AggregateRow& row);
@@ -56,15 +56,16 @@ struct AggregateSource {
 [[nodiscard]] std::string aggregate_columns();
 [[nodiscard]] std::string aggregate_fields(const AggregateRow& row);
 [[nodiscard]] std::string aggregate_csv(const std::vector<AggregateRow>& rows);
-/// A value with four decimals, and an interval of it; "-" where they are no numbers: a value of a
-/// trace is out of the range of the method's store.
+/// A value with four decimals, and its interval; "-" if they are not finite, because a value of a
+/// trace exceeds the range of the method's store.
 [[nodiscard]] std::string fixed_text(double value);
 [[nodiscard]] std::string interval_text(const Spread& spread);
 /// For the terminal, at most `width` columns.
 [[nodiscard]] std::string aggregate_table(const std::vector<AggregateRow>& rows, std::size_t width);
-/// ReplayResult::source of several traces, each once: two of them, and how many more.
+/// ReplayResult::source of several traces without duplicates: the first two and the number of
+/// others.
 [[nodiscard]] std::string sources_words(const std::vector<std::string>& sources);
-/// Mean error against bytes; titles name the models that the traces are of.
+/// Mean error against bytes; titles name the models of the traces.
 [[nodiscard]] FigureSet aggregate_figures(const std::vector<AggregateRow>& rows,
                                           const std::vector<std::string>& sources);
 

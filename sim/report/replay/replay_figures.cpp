@@ -53,7 +53,8 @@ std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::s
 
 bool is_measured(const ReplayStep& step) { return !std::isnan(step.rel_error); }
 
-/// Mean errors of `stride` steps each, or of each run of measured steps where others were not.
+/// Mean errors of `stride` steps each or, if only some steps were measured, of each run of measured
+/// steps.
 std::vector<ChartPoint> errors_over_steps(const std::vector<ReplayStep>& series, bool sampled,
                                           std::size_t stride) {
   const auto error = [](const ReplayStep& s) { return s.rel_error; };

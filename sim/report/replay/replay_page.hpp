@@ -15,7 +15,7 @@
 
 namespace kvsim {
 
-/// Erases from a replay's document what charts already show and what a page does not show.
+/// Erases the parts of a replay's document that charts already show or that a page does not show.
 void cut_replay(nlohmann::ordered_json& replay);
 /// Entries and error of each stored head, or of each layer if heads were not kept.
 [[nodiscard]] nlohmann::ordered_json kept_json(const ReplayResult& replay,

@@ -35,7 +35,7 @@ std::string with_error(double mean, const std::optional<double>& error) {
 std::string replay_table(const ReplayResult& replay, std::size_t width) {
   std::vector<Table::Column> columns{
       {"method", Align::kLeft}, {"budget"}, {"entries"}, {"bytes"}, {"of full"}, {"error"}};
-  // Of the two one fits into 80 columns.
+  // Only one of the two fits into 80 columns.
   const bool has_answers = !where_ranked(replay).empty();
   columns.push_back({has_answers ? "answers" : "p99"});
   columns.push_back({"size law", Align::kLeft});

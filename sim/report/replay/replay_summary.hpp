@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// The tables of a replay, what was skipped, and notes; without its finding and files.
+/// The tables of a replay, the skipped methods, and notes; without its finding and files.
 [[nodiscard]] std::string replay_block(const ReplayResult& replay,
                                        const std::vector<SkippedMethod>& skipped,
                                        std::size_t width);

@@ -125,7 +125,7 @@ std::string screen_words(const ReplaySweep& sweep, const SweepCell& cell) {
   return excerpt(cell_words(sweep, cell), kLongestWords);
 }
 
-/// "-" of errors that are no numbers: values are out of the range of the method's store.
+/// "-" for errors that are not finite: values exceed the range of the method's store.
 std::string short_number(double value) {
   return std::isfinite(value) ? fmt::format("{:.4g}", value) : "-";
 }
@@ -169,7 +169,7 @@ std::string table_of(const ReplaySweep& sweep, const ReplayJob& job, std::size_t
 struct Comparison {
   double low = 0, high = 0;  // shares of the full cache's bytes
   double min = 0, max = 0;
-  std::vector<const SweepCell*> best;  // those with the smallest error
+  std::vector<const SweepCell*> best;  // cells with the smallest error
 };
 
 std::vector<Comparison> comparisons_of(const ReplaySweep& sweep) {
@@ -328,7 +328,7 @@ std::string replay_sweep_finding(const ReplaySweep& sweep) {
   std::vector<std::pair<std::string, std::size_t>> wins;
   for (const Comparison& one : all) {
     const std::string words = shared_words(sweep, one.best);
-    if (words.empty()) continue;  // ties between values that have nothing in common
+    if (words.empty()) continue;  // ties between combinations without a common value
     const auto found =
         std::find_if(wins.begin(), wins.end(), [&](const auto& win) { return win.first == words; });
     if (found == wins.end()) {

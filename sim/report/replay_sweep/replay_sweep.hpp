@@ -22,7 +22,7 @@ struct SweepAxis {
   std::vector<ParamValue> values;
 };
 
-/// One combination: what is replayed, and its value on each axis; nullopt if the method does not
+/// One combination: the replayed method, and its value on each axis; nullopt if the method does not
 /// have the parameter.
 struct SweepCell {
   MethodSpec spec;

@@ -204,7 +204,7 @@ std::vector<std::string> warnings(const RunReport& report) {
       if (std::find(out.begin(), out.end(), note) == out.end()) out.push_back(note);
     }
   }
-  // One batch of a list is enough: all larger ones exceed the limit too.
+  // One batch of a list is enough: all larger ones also exceed the limit.
   for (const StaticResult& result : report.results) {
     if (result.exceeded_num_seqs.empty()) continue;
     out.push_back(result.exceeded_num_seqs);

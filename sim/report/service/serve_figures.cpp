@@ -448,7 +448,7 @@ void add_memory_under_load(const RunReport& report, FigureSet& set) {
   files.finish();
 }
 
-/// Requests per second of the arrivals; nullopt if some requests wait for others, or all come at
+/// Requests per second of the arrivals; nullopt if some requests wait for others, or all arrive at
 /// once.
 std::optional<double> own_rate(const ServeSpec& spec) {
   const auto& requests = spec.requests->requests;

@@ -25,7 +25,7 @@ namespace {
 constexpr double kPercent = 100;
 constexpr std::size_t kMaxSentences = 12;
 constexpr std::size_t kMaxInFull = 6;     // points whose numbers are printed in sentences
-constexpr std::size_t kMaxIntervals = 9;  // points whose intervals the short summary has
+constexpr std::size_t kMaxIntervals = 9;  // points with intervals in the short summary
 
 const std::vector<std::string>& heading_keys() {
   static const std::vector<std::string> keys{"model", "gpu",   "gpu_count",   "pipeline_parallel",
@@ -104,7 +104,7 @@ std::string workloads_block(const RunReport& report, std::size_t width) {
   return out;
 }
 
-/// Places of columns: those of requests come first, in a separate table.
+/// Places of columns: request columns come first, in a separate table.
 constexpr int kFirstOfService = 10, kFailed = 12, kPool = 15;
 
 /// Single numbers of a service.
@@ -201,7 +201,7 @@ std::string interval_table(const RunReport& report, std::size_t width) {
   const bool has_bounds = std::any_of(report.serve_intervals.begin(), report.serve_intervals.end(),
                                       [](const auto& of) { return of && of->slo_probability; });
   if (has_bounds) {
-    // That 90 % of requests keep all bounds.
+    // Probability that 90 % of requests meet all bounds.
     columns.push_back({1, "SLO met", "p %", [=](std::size_t point) {
                          const ServeIntervals* of = intervals(point);
                          if (of == nullptr || !of->slo_probability) return std::string{"-"};

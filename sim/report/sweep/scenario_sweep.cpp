@@ -35,7 +35,7 @@ using nlohmann::ordered_json;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-/// The metrics that have a place in sweeps. A kind of scenario has those that its results contain.
+/// The metrics that sweeps can show. A sweep has the metrics that its results contain.
 /// `percentile`: of the times of a service's requests.
 std::vector<SweepMeasure> known_measures(int percentile) {
   MetricInfos metrics = infos_of(static_metrics());

@@ -47,7 +47,8 @@ std::vector<std::size_t> first_points(const ScenarioSweep& sweep) {
   return out;
 }
 
-/// Equal for points whose engines and models are equal; empty if the point cannot be read again.
+/// A key that is equal for points with equal engines and models; empty if the point cannot be read
+/// again.
 std::string engine_key(const SweepPlan& plan, std::size_t point) {
   try {
     const Scenario scenario = plan.scenario(point);

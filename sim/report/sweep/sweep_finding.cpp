@@ -24,7 +24,7 @@ std::string memory_words(const ScenarioSweep& sweep, const std::vector<std::size
   const std::string some = fmt::format("; {} of {} cases {}", n_out, cases.size(),
                                        serves ? "serve no request" : "run out of memory");
   if (serves || sweep.columns().size() != 1) return some;
-  // One number varies: those that run out may be all from one value on.
+  // If one number varies, the cases that run out may be exactly those above some value.
   const SweepColumn& column = sweep.columns().front();
   for (const std::size_t i : cases) {
     if (!sweep.value(column, i).is_number()) return some;

@@ -10,14 +10,14 @@
 
 namespace kvsim {
 
-/// One field: quoted if it holds a comma, a quote, or a line end.
+/// One field: quoted if it contains a comma, a quote, or a line end.
 [[nodiscard]] std::string csv_field(std::string_view text);
 /// The shortest digits that parse back to the same double; empty for NaN and infinities.
 [[nodiscard]] std::string csv_number(double value);
 /// Empty for null.
 [[nodiscard]] std::string csv_json(const nlohmann::ordered_json& value);
-/// Truths are 1 and 0; empty for null. Errors: ContractError for a distribution, which is several
-/// columns.
+/// Booleans are 1 and 0; empty for null. Errors: ContractError for a distribution, which takes
+/// several columns.
 [[nodiscard]] std::string csv_value(const MetricValue& value);
 
 /// ",VALUE" for each of the columns.

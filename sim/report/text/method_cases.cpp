@@ -32,7 +32,7 @@ std::pair<double, const MethodCase::Rival*> best_gain(const MethodCase& one) {
   return best;
 }
 
-/// Labels of the methods that run in the most of these cases, and the number of those cases.
+/// Labels of the methods that run in the largest number of these cases, and that number.
 std::pair<std::vector<std::string>, std::size_t> rescuers(
     const std::vector<const MethodCase*>& cases) {
   std::vector<std::pair<std::string, std::size_t>> counts;

@@ -28,7 +28,7 @@ namespace kvsim {
 /// "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1, prompt 20,000": all keys.
 [[nodiscard]] std::string describe(const nlohmann::ordered_json& keys);
 
-/// Labels for `points` from what differs among them; all labels are different.
+/// Labels for `points` from the keys in which they differ; all labels are different.
 [[nodiscard]] std::vector<std::string> labels_within(const Scenario& scenario,
                                                      const std::vector<std::size_t>& points);
 
@@ -44,10 +44,12 @@ struct PointGroup {
 [[nodiscard]] std::vector<PointGroup> point_groups(const Scenario& scenario,
                                                    const std::vector<std::string>& shared_keys);
 
-/// "1: fp32, batch 1": so that other tables can name the groups by number. One group has none.
+/// Numbers the headings ("1: fp32, batch 1"), so that other tables can refer to groups by number. A
+/// single group gets no number.
 void number_headings(std::vector<PointGroup>& groups);
 
-/// A description of what all points share; the scenario's title or name if they share nothing.
+/// A description of the settings that all points share; the scenario's title or name if there are
+/// none.
 [[nodiscard]] std::string common_description(const Scenario& scenario);
 
 }  // namespace kvsim

@@ -11,7 +11,7 @@
 namespace kvsim {
 namespace {
 
-/// How many of `unit` a base unit is.
+/// Number of `unit` per base unit.
 double scale_of(std::string_view unit) {
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   if (unit == "GiB") return 1 / kGiB;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tables with a row per point of a run, grouped by what the points share.
+// Tables with a row per point of a run, grouped by shared settings.
 
 #include <cstddef>
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace kvsim {
 
-/// A column of such a table. Columns ascend by `place`, those of one place in the order given.
+/// A column of such a table. Columns are sorted by `place`, stably.
 struct PointColumn {
   int place = 0;
   std::string header, unit;
@@ -49,16 +49,16 @@ template <class Result, class ResultOf>
   return columns;
 }
 
-/// `first` is the column of labels; with a unit, that is the first group's heading, which then has
-/// no line. `shows` says which points have a row, all without it.
+/// `first` is the column of labels. If it has a unit, the unit is the first group's heading, which
+/// then gets no separate line. `shows` selects the points that get a row; default: all.
 [[nodiscard]] Table point_table(Table::Column first, const std::vector<PointColumn>& columns,
                                 const std::vector<PointGroup>& groups,
                                 const std::function<bool(std::size_t point)>& shows = {});
 
-/// Points that a short summary shows.
+/// Maximum number of points in a short summary.
 inline constexpr std::size_t kMaxShownPoints = 24;
-/// Keeps the first points of `groups`, as many as a short summary shows, in whole groups. Returns
-/// the line that counts the others, "and 56 more points: …\n"; empty if there are none.
+/// Keeps at most kMaxShownPoints first points of `groups`, in whole groups. Returns the line that
+/// counts the others, "and 56 more points: …\n"; empty if there are none.
 [[nodiscard]] std::string keep_first_groups(std::vector<PointGroup>& groups);
 
 }  // namespace kvsim

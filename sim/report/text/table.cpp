@@ -30,10 +30,10 @@ std::size_t distinguishing_width(std::vector<std::string_view> cells) {
   return width;
 }
 
-/// How cells that are too long become as wide as their column.
+/// Ways to fit cells that are too long into their column.
 enum class Cut : std::uint8_t { kEnd, kMiddle, kLines };
 
-/// The first that leaves cells of `width` columns different if they are.
+/// The first way that keeps different cells different at `width` columns.
 Cut cut_of(const std::vector<std::string_view>& cells, std::size_t width) {
   const auto all_differ = [&](std::string (*shorten)(std::string_view, std::size_t)) {
     std::map<std::string, std::string_view> seen;
@@ -44,11 +44,11 @@ Cut cut_of(const std::vector<std::string_view>& cells, std::size_t width) {
   return all_differ(shortened) ? Cut::kEnd : all_differ(name_text) ? Cut::kMiddle : Cut::kLines;
 }
 
-/// `text` in lines of at most `width` columns: at blanks, and in words that are longer.
+/// Breaks `text` into lines of at most `width` columns, at blanks and within longer words.
 std::vector<std::string> folded(std::string_view text, std::size_t width) {
   std::vector<std::string> lines(1);
   const auto add = [&](std::string_view part) {
-    // A character is at most two columns wide, so that each line has one.
+    // A character is at most two columns wide, so each line has at least one.
     for (std::size_t i = 0; i < part.size();) {
       std::size_t next = i + 1;
       while (next < part.size() && (static_cast<unsigned char>(part[next]) & 0xC0U) == 0x80U) {

@@ -15,7 +15,7 @@ class Table {
     std::string header;
     Align align = Align::kRight;
     std::string unit{};  // under the header; on a separate line if any column has one
-    bool spare = false;  // dropped, the last first, if the table is otherwise too wide
+    bool spare = false;  // dropped, last one first, if the table is otherwise too wide
   };
   explicit Table(std::vector<Column> columns);
   /// Errors: ContractError unless there is one cell per column.
@@ -25,8 +25,8 @@ class Table {
   /// Lines end in "\n" without trailing spaces. If the table is wider than `width`, left columns
   /// are shortened with "…" to at least 12 columns; numbers never are. Spare columns are dropped,
   /// and a last line names them. They are dropped first if shortening would make different cells
-  /// look equal; where they still would, the column's cells lose their middles, or take several
-  /// lines if that is not enough. Control characters are dropped.
+  /// look equal; if they still would, the middles of the column's cells are cut, or the cells take
+  /// several lines if that is not enough. Control characters are dropped.
   [[nodiscard]] std::string str(std::size_t width = 80) const;
 
  private:

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/units/units_format.hpp"  // with_commas, to_text: what prints names prints numbers
+#include "models/units/units_format.hpp"  // with_commas, to_text: users of this header need both
 
 namespace kvsim {
 

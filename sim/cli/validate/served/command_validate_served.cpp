@@ -34,7 +34,7 @@ int print_scenario(const std::vector<ServedRun>& runs, const std::string& id,
       throw InputError{
           fmt::format("--print-scenario: {} is not expressed: {}", id, mapped.refused)};
     }
-    // Settings that are not stated may be changed so that the engine starts.
+    // May change unstated settings so that the engine starts.
     (void)predict_served(mapped);
     write_out(to_file_text(mapped.scenario));
     return kDone;
@@ -78,7 +78,7 @@ int run_validate_served(const Arguments& arguments) {
     return kDone;
   }
   const bool rows = arguments.has("rows");
-  const std::string name = file.filename().string();  // results name no path
+  const std::string name = file.filename().string();  // results contain no paths
   std::string written;
   if (folder) {
     folder->write("result.json", to_file_text(served_json(score, name, true)));
@@ -91,7 +91,7 @@ int run_validate_served(const Arguments& arguments) {
                            *arguments.value("out"), drawn.files.size());
   }
   if (arguments.has("markdown")) {
-    constexpr std::size_t kPage = 110;  // the page is the same on every terminal
+    constexpr std::size_t kPage = 110;  // fixed, so that the page does not depend on the terminal
     write_out(fmt::format("```text\n{}```\n", served_text(score, false, kPage)));
   } else if (arguments.has("json")) {
     write_out(to_file_text(served_json(score, name, rows)));

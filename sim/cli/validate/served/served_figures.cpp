@@ -66,7 +66,7 @@ double median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-/// Median absolute errors of equal parts of the runs, by their share of the saturation rate.
+/// Median absolute errors of equally large groups of runs, by share of the saturation rate.
 LineChart error_by_load(const ServedScore& score) {
   LineChart chart;
   chart.name = "served_error_by_load";
@@ -81,7 +81,7 @@ LineChart error_by_load(const ServedScore& score) {
     for (const ServedComparison& c : score.comparisons) {
       const ScoredRun& run = score.runs[c.run];
       const auto& load = run.predicted.load;
-      // Bursts have no rate of their requests: their load is 1 by definition.
+      // Bursts have no request rate; their load is 1 by definition.
       const bool burst = run.mapped.workload.arrivals == ServedArrivals::kAtOnce;
       if (c.metric == q.metric && is_central(c) && load && *load <= 2 && !burst) {
         values.emplace_back(100 * *load, 100 * std::abs(c.error()));

@@ -34,7 +34,7 @@ ordered_json number_or_null(const std::optional<double>& value) {
 
 using Name = std::function<std::string(const ServedComparison&, const ScoredRun&)>;
 
-/// One table of errors: a line for each metric and name, those with most values first.
+/// One table of errors: a line per metric and name, lines with the most values first.
 std::string errors_table(const ServedScore& score, const std::string& title, const Name& name,
                          std::size_t width) {
   std::map<std::pair<std::string, std::string>, std::vector<const ServedComparison*>> groups;
@@ -62,7 +62,7 @@ std::string errors_table(const ServedScore& score, const std::string& title, con
   return groups.empty() ? std::string{} : table.str(width) + "\n";
 }
 
-/// Metrics that tables by engine, GPU, … show: one statistic each, that most runs have.
+/// Whether tables by engine, GPU, … show this value: the statistic of a metric that most runs have.
 bool is_central(const ServedComparison& c) {
   return c.stat == "mean" || c.stat == "median" || c.stat == "total";
 }
@@ -79,8 +79,7 @@ std::string counts(const std::map<std::string, std::size_t>& of, std::size_t wid
   return out;
 }
 
-/// Sources whose values of a metric are off by more than 30 % in the median, with what is known of
-/// the cause.
+/// Sources with a median error of a metric above 30 %, with the known causes.
 std::string far_off(const ServedScore& score, std::size_t width) {
   constexpr double kFar = 0.3;
   constexpr std::size_t kMin = 5;

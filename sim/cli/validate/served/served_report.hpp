@@ -12,15 +12,15 @@
 
 namespace kvsim {
 
-/// Tables for people. `rows`: one line per run as well.
+/// Tables for display. `rows`: also one line per run.
 [[nodiscard]] std::string served_text(const ServedScore& score, bool rows, std::size_t width);
 
-/// Of values at loads that a calibration by two others has not seen: errors, coverage and width
-/// before and after, by source and metric.
+/// Errors, coverage and interval width before and after a calibration at two loads, for values at
+/// the other loads, by source and metric.
 [[nodiscard]] std::string two_loads_text(const ServedScore& score,
                                          const std::vector<UnseenValue>& values, std::size_t width);
 
-/// The document of schema kvsim.validate-served/1. `rows`: every comparison as well.
+/// The document of schema kvsim.validate-served/1. `rows`: also every comparison.
 [[nodiscard]] nlohmann::ordered_json served_json(const ServedScore& score, const std::string& file,
                                                  bool rows);
 
@@ -28,7 +28,7 @@ namespace kvsim {
 [[nodiscard]] std::string served_comparisons_csv(const ServedScore& score);
 [[nodiscard]] std::string served_runs_csv(const ServedScore& score);
 
-/// Parity, error against load, nominal against observed coverage.
+/// Parity, error against load, and nominal against observed coverage.
 [[nodiscard]] std::vector<Figure> served_figures(const ServedScore& score);
 
 }  // namespace kvsim
