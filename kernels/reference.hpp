@@ -7,9 +7,9 @@
 #include "kernels/shapes.hpp"
 #include "models/units/dtype.hpp"
 
-// What each kernel computes, in double precision on the CPU, over models/math where the algorithm
-// is one of the methods'. Inputs are the numbers the kernel is given, rounded as it stores them.
-// Errors: ContractError if a span's length disagrees with the shape.
+// Reference implementations of the kernels in double precision on the CPU, based on models/math for
+// algorithms of methods. Inputs are the kernel's inputs, rounded as it stores them. Errors:
+// ContractError if a span's length disagrees with the shape.
 
 namespace kvsim::kernels {
 
@@ -28,29 +28,30 @@ struct DecodeReference {
                                                std::span<const float> values,
                                                std::span<const float> bias);
 
-/// The same of a ragged batch: row b attends over the first lengths[b] entries of cache cache_of[b]
-/// (its own where cache_of is empty); keys, values and bias are of shape.caches() sequences. Of no
-/// entry out is 0 and log_sum -infinity. logits and probabilities stay empty.
+/// The same for a ragged batch: row b attends to the first lengths[b] entries of cache cache_of[b]
+/// (its own if cache_of is empty); keys, values and bias have shape.caches() sequences. Rows of
+/// length 0 have out 0 and log_sum -infinity. logits and probabilities stay empty.
 [[nodiscard]] DecodeReference ragged_reference(
     const DecodeShape& shape, double scale, std::span<const float> q, std::span<const float> keys,
     std::span<const float> values, std::span<const float> bias,
     std::span<const std::int32_t> lengths, std::span<const std::int32_t> cache_of);
 
-/// [rows, entries]: scores after the step. Both inputs with rows of shape.stride.
+/// [rows, entries]: scores after the step. Both inputs have rows of shape.stride.
 [[nodiscard]] std::vector<double> update_scores_reference(const ScoreShape& shape, double decay,
                                                           std::span<const float> probabilities,
                                                           std::span<const float> scores);
 
-/// [rows]: the first of the least.
+/// [rows]: index of the first minimum.
 [[nodiscard]] std::vector<std::int64_t> argmin_reference(const SelectShape& shape,
                                                          std::span<const float> scores);
 
-/// [rows, min(keep, entries)]: the greatest, of equals the first, ascending.
+/// [rows, min(keep, entries)]: positions of the highest scores in ascending order; among equal
+/// scores the first are kept.
 [[nodiscard]] std::vector<std::int32_t> top_reference(const SelectShape& shape,
                                                       std::span<const float> scores);
 
-/// [n_kv_heads, tokens]: mass that queries from shape.first on gave each key. q [n_heads, tokens,
-/// head_dim], keys [n_kv_heads, tokens, head_dim].
+/// [n_kv_heads, tokens]: attention mass of each key from queries shape.first and later. q [n_heads,
+/// tokens, head_dim], keys [n_kv_heads, tokens, head_dim].
 [[nodiscard]] std::vector<double> prefill_score_reference(const PrefillScoreShape& shape,
                                                           double scale, double decay,
                                                           std::span<const float> q,
@@ -66,13 +67,13 @@ struct DecodeReference {
                                                      std::span<const float> weight);
 
 /// [m, n]: a linear layer of a [m, k] and weights b [n, k], with bias [n] or none, and the exact
-/// GELU where `gelu`.
+/// GELU if `gelu`.
 [[nodiscard]] std::vector<double> gemm_reference(const GemmShape& shape, std::span<const float> a,
                                                  std::span<const float> b,
                                                  std::span<const float> bias, bool gelu);
 
 /// The values that a KIVI cache of `bits` reads for x [rows, entries, head_dim]: keys by channel,
-/// values by token. shape.capacity does not matter.
+/// values by token. shape.capacity is ignored.
 [[nodiscard]] std::vector<float> kivi_reference(const QuantShape& shape, std::int64_t bits,
                                                 bool keys, std::span<const float> x);
 /// zero + step * code.
@@ -80,7 +81,7 @@ struct DecodeReference {
 
 /// The values that an fp8 (e4m3) cache with one scale reads for x.
 [[nodiscard]] std::vector<float> fp8_reference(float scale, std::span<const float> x);
-/// The number of an e4m3 code below 256. No NaN.
+/// Value of an e4m3 code below 256. No NaN.
 [[nodiscard]] float fp8_value(std::uint32_t code);
 
 /// factor * x times the Sylvester Hadamard matrix, rows x [rows, head_dim].
@@ -92,12 +93,13 @@ struct DecodeReference {
 enum class TokenHeadCode : std::uint8_t { kInt8, kE4m3 };
 [[nodiscard]] std::vector<float> token_head_reference(TokenHeadCode code, std::int64_t head_dim,
                                                       std::span<const float> x);
-/// In the rotated basis: rows are not rotated back. dtype: of x, to which rotated rows are rounded.
+/// In the rotated basis: rows are not rotated back. dtype: type of x, to which rotated rows are
+/// rounded.
 [[nodiscard]] std::vector<float> int4_rotated_reference(Dtype dtype, std::int64_t head_dim,
                                                         std::span<const float> x);
 [[nodiscard]] std::vector<float> nvfp4_reference(float global, bool four_over_six,
                                                  std::span<const float> x);
-/// In the rotated basis. Norms are summed as lanes of eight channels sum them. bits: 3 or 4.
+/// In the rotated basis. Norms are summed in the order of lanes of eight channels. bits: 3 or 4.
 [[nodiscard]] std::vector<float> turboquant_key_reference(std::int32_t bits, std::int64_t head_dim,
                                                           std::span<const float> x);
 [[nodiscard]] std::vector<float> turboquant_value_reference(std::int32_t bits,

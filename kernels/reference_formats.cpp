@@ -14,7 +14,7 @@
 namespace kvsim::kernels {
 namespace {
 
-/// Calls act(row) for each row of a copy of x, which it changes.
+/// Copies x, calls act(row) on each row of the copy, which act may modify, and returns the copy.
 template <class Act>
 std::vector<float> for_rows(std::int64_t width, std::span<const float> x, Act act) {
   const auto n = static_cast<std::size_t>(width);
@@ -25,7 +25,7 @@ std::vector<float> for_rows(std::int64_t width, std::span<const float> x, Act ac
   return result;
 }
 
-/// The norm of a row, by lanes of eight channels and halves of the lanes.
+/// Norm of a row, summed in lanes of eight channels and then over halves of the lanes.
 float norm_by_lanes(std::span<const float> row) {
   std::vector<float> lanes(row.size() / static_cast<std::size_t>(kQuantPerLane));
   for (std::size_t i = 0; i < row.size(); ++i) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// Sizes that the launches of kernels take, and the traffic of each kernel as an exact formula of
-// them. Plain numbers: no executor, no CUDA. tests/kernels holds the simulator's counts to them.
+// Sizes of kernel launches, and the traffic of each kernel as an exact formula of them. Plain
+// numbers, independent of the executor and CUDA. tests/kernels checks them against the simulator's
+// counts.
 
 #include "kernels/shapes/attention.hpp"
 #include "kernels/shapes/bandwidth.hpp"

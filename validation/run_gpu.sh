@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds kvsim with CUDA and runs its kernels on the first GPU, unattended: correctness against the
-# references, times, the decode loop next to its prediction, and PyTorch where Python has it. Leaves a
-# folder to send us (docs/hardware.md).
+# Builds kvsim with CUDA and runs its kernels on the first GPU, unattended: correctness against the references, times,
+# the decode loop next to its prediction, and PyTorch if Python has it. Creates a folder of results to send us
+# (docs/hardware.md).
 #
 #   validation/run_gpu.sh [RESULT_FOLDER]
 #
@@ -10,11 +10,12 @@
 #                e2e-METHOD.json (the decode loop, measured and predicted), torch/ (next to PyTorch),
 #                device.txt (name, driver, clocks, power state, memory in use, before and after), build.txt,
 #                summary.txt (what ran, its exit status, its seconds)
-# Each part has a time limit and is stopped 470 seconds after the start, or not begun: with the
-# build's all of it takes less than 8 minutes where that takes less than 4. A kernel that breaks the GPU
-# loses itself alone, a part that fails itself alone, and no file is left half written.
-# Needs: nvcc 12.4 or later, an NVIDIA GPU with nothing else running, cmake, ninja, the libraries
-# that README.md lists. Exit status: 0 all pass, 1 a part failed, 2 no build or no device.
+# Each part has a time limit. Parts are stopped, or not started, 470 seconds after the start, so that everything takes
+# less than 8 minutes if the build takes less than 4. A kernel that breaks the GPU or a part that fails loses only its
+# own results, and files are never left half written.
+# Needs: nvcc 12.4 or later, an NVIDIA GPU with nothing else
+# running, cmake, ninja, the libraries that README.md lists. Exit status: 0 all pass, 1 a part failed, 2 no build or
+# no device.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:-kvsim-gpu-$(date -u +%Y%m%d-%H%M%S)}
@@ -48,8 +49,8 @@ describe() {
 describe before >"$out/device.txt" 2>&1 || true
 "$build/kvsim" list devices >>"$out/device.txt" 2>&1 || true
 status=0
-# part NAME SECONDS FILE COMMAND…: runs COMMAND for SECONDS at most, within what is left of the time,
-# its output to FILE. An exit status of 77 says that it was skipped; FILE has the reason.
+# part NAME SECONDS FILE COMMAND…: runs COMMAND for SECONDS at most, within the remaining time, with its output in
+# FILE. Exit status 77 means that it was skipped; FILE has the reason.
 part() {
   name=$1 limit=$2 file=$3
   shift 3
@@ -71,19 +72,19 @@ part() {
   case $code in 0 | 77) ;; *) [ "$status" -ne 0 ] || status=1 ;; esac
 }
 
-# Without a device the script ends here: the rest would have no meaning.
+# Without a device the script ends here: the rest would be meaningless.
 if ! "$build/kvsim" list devices --json | grep -q '"name"'; then
   echo "run_gpu.sh: no device; $out/device.txt lists what was searched" >&2
   exit 2
 fi
-# The profiler's counters are part of it where ncu is there and the driver permits; else a note says why not.
+# Includes the profiler's counters if ncu is installed and the driver permits them; else a note states the reason.
 part "kernels" 330 "$out/kernels.txt" "$build/kvsim" validate kernels --device cuda --counters --limit 180 \
   -o "$out/kernels"
 part "simulator" 60 "$out/simulator.txt" "$build/kvsim" validate kernels -o "$out/simulator"
 [ ! -e "$out/simulator/result.json" ] || mv "$out/simulator/result.json" "$out/simulator.json"
 rm -rf "$out/simulator"
 
-# The longest sequence once, with the full cache: a budget has none.
+# The longest sequence is measured once, with the full cache: a budget has no limit.
 part "e2e full" 60 "$out/e2e-full.txt" "$build/kvsim" validate e2e --method full -o "$out/e2e-full.json"
 for method in streaming-llm h2o zeromerge; do
   part "e2e $method" 30 "$out/e2e-$method.txt" "$build/kvsim" validate e2e --method "$method" \

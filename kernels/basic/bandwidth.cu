@@ -13,7 +13,8 @@ struct BlockSum {
   SharedArray<float, kWarps> warps;
 };
 
-/// Calls vector(i) for whole groups of four numbers and scalar(i) for the rest, all over the grid.
+/// Calls vector(i) for full groups of four numbers and scalar(i) for the rest, distributed over the
+/// grid.
 template <class Vector, class Scalar>
 KVSIM_DEVICE void for_stream(std::int64_t n, Vector vector, Scalar scalar) {
   const std::int64_t whole = n / 4;
@@ -81,7 +82,8 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kBandwidthThreads)
       });
 }
 
-/// Errors: ContractError if the grid cannot take the tail, or a span is shorter than the shape.
+/// Errors: ContractError if the grid is too small for the tail, or a span is shorter than the
+/// shape.
 void check(const BandwidthShape& shape, std::int64_t shortest) {
   KVSIM_LAUNCH_CHECK(shape.n >= 1 && shape.blocks >= 1, "sizes are 1 at least");
   KVSIM_LAUNCH_CHECK(shortest >= shape.n, "a span is shorter than n");

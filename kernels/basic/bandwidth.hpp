@@ -5,10 +5,10 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// Streams that measure memory. Every span holds n numbers, except `sums`, one a block.
-/// Errors: ContractError if a span is shorter, or shape.blocks < 1.
+/// Streaming kernels that measure memory bandwidth. Every span holds n numbers, except `sums`,
+/// which holds one per block. Errors: ContractError if a span is shorter, or shape.blocks < 1.
 
-/// sums[block] = the sum of the numbers that block strides over.
+/// sums[block] = sum of the numbers that the block strides over.
 void stream_read(Stream stream, const kernels::BandwidthShape& shape, Span<const float> in,
                  Span<float> sums);
 /// out[i] = value

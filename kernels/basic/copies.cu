@@ -12,7 +12,7 @@ using kernels::MoveShape;
 constexpr std::int64_t kThreads = 256;
 constexpr Dim3 kBlock{static_cast<std::uint32_t>(kThreads)};
 
-/// A thread moves 16 bytes of an entry.
+/// Each thread copies 16 bytes of an entry.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     append_kernel(AppendShape shape, Span<const T> fresh, Span<const std::int64_t> slots,
@@ -26,7 +26,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
   kv::store16(to, (slot * parts + grid_thread() % parts) * kPer, moved);
 }
 
-/// As append_kernel, within the cache.
+/// Like append_kernel, but within the cache.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     move_kernel(MoveShape shape, Span<const std::int64_t> from, Span<const std::int64_t> to,

@@ -11,10 +11,10 @@ using kernels::kGemmTile;
 constexpr int kTile = static_cast<int>(kGemmTile);
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kPerThread = kTile / kWarps;  // rows of the tile that a thread sums, one column
+constexpr int kPerThread = kTile / kWarps;  // rows of the tile summed by a thread, in one column
 static_assert(kTile == 32, "a lane is a column of the tile");
 
-/// Rows of one more than the tile, so that the lanes of a warp read different banks.
+/// Rows are padded by one element so that the lanes of a warp read different banks.
 struct Tiles {
   SharedArray<float, kTile*(kTile + 1)> a, b;
 };
@@ -24,7 +24,8 @@ KVSIM_DEVICE float activated(float x, bool gelu) {
   return gelu ? 0.5F * x * (1.0F + erff(x * kInverseSqrt2)) : x;
 }
 
-/// A tile of `rows` x `k` from (row, step) on, by all threads, 8 numbers each; zeros beyond.
+/// Loads the tile of `rows` x `k` that starts at (row, step), by all threads, 8 numbers each; zeros
+/// out of bounds.
 template <class T>
 KVSIM_DEVICE void load_tile(Span<const T> from, std::int64_t row, std::int64_t rows,
                             std::int64_t step, std::int64_t k,

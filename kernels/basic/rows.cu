@@ -14,7 +14,7 @@ struct Partials {
   SharedArray<float, kWarps> highest, total;
 };
 
-/// Maximum and sum of exponentials of two parts of a row.
+/// Combines the maxima and sums of exponentials of two parts of a row.
 KVSIM_DEVICE void join(float& highest, float& total, float other, float other_total) {
   const float now = fmaxf(highest, other);
   if (now == __uint_as_float(0xFF800000U)) return;  // both hidden: -inf - -inf
@@ -22,7 +22,8 @@ KVSIM_DEVICE void join(float& highest, float& total, float other, float other_to
   highest = now;
 }
 
-/// A row a block: a thread's maximum and sum follow its numbers, then those of threads are joined.
+/// One block per row: each thread keeps a running maximum and sum of its numbers, then the threads'
+/// results are combined.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     softmax_kernel(RowsShape shape, Span<const T> from, Span<float> to) {
@@ -64,7 +65,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
                     Span<T> to) {
   constexpr int kPer = kv::Vec16<T>::kSize;
   auto& tile = kv::shared<Sums>();
-  const auto row = kv::dynamic_shared<float>();  // each thread reads what it wrote
+  const auto row = kv::dynamic_shared<float>();  // each thread reads only its own elements
   const std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * shape.width;
   const std::int64_t first = static_cast<std::int64_t>(threadIdx.x) * kPer;
   float sum = 0;

@@ -1,4 +1,4 @@
-// Accesses: sites, cells and sectors. Every load and store of a simulated kernel comes through
+// Accesses: sites, cells and sectors. Every load and store of a simulated kernel passes through
 // here.
 
 #include <bit>
@@ -20,7 +20,7 @@ const char* verb(Cell::Kind kind) {
   return kind == Cell::kRead ? "read" : kind == Cell::kWrite ? "written" : "changed by an atomic";
 }
 
-/// What is at `offset`: buffers hold elements of one granule or more.
+/// Describes the element at `offset`.
 std::string element(const Memory& memory, std::int64_t offset) {
   return fmt::format("\"{}\" at byte {} of {}", memory.name, offset, memory.bytes);
 }
@@ -28,7 +28,7 @@ std::string element(const Memory& memory, std::int64_t offset) {
 }  // namespace
 
 std::uint32_t Executor::site_of(std::source_location where) {
-  // libstdc++ and libc++ hold one pointer to a constant of the call's place: its identity.
+  // libstdc++ and libc++ store one pointer to a constant of the call site, which identifies it.
   static_assert(sizeof(std::source_location) == sizeof(const void*));
   const auto* key = std::bit_cast<const void*>(where);
   std::size_t slot =
@@ -139,8 +139,8 @@ void Executor::conflict(Memory& memory, std::uint64_t& cell, std::uint64_t fresh
     if (kind == before) {
       cell = fresh;
     } else if (kind == Cell::kRead) {
-      // The write stays on record, with its time: a __syncwarp may come in between. So does an
-      // atomic, as a write, since atomics of others conflict with this read.
+      // Keep the write on record with its time, because a __syncwarp may come in between. An atomic
+      // is kept as a write, since other threads' atomics conflict with this read.
       cell = Cell::pack(Cell::tick(old), Cell::site(old), thread_, Cell::kThread, Cell::kWrite);
     } else {
       cell = Cell::pack(tick_, Cell::site(fresh), thread_, Cell::kThread, Cell::kWrite);
@@ -149,11 +149,11 @@ void Executor::conflict(Memory& memory, std::uint64_t& cell, std::uint64_t fresh
   }
   const bool same_warp = other / kWarpSize == warp_;
   if (same_warp && scope != Cell::kBlock && Cell::tick(old) < warps_[warp_].synced_at) {
-    // A __syncwarp is in between. A write stays on record: other warps have not seen it ordered.
+    // A __syncwarp is in between. Keep a write on record: it is not ordered for other warps.
     if (kind != Cell::kRead || before == Cell::kRead) cell = fresh;
     return;
   }
-  if (kind == before && kind != Cell::kWrite) {  // readers among themselves, atomics likewise
+  if (kind == before && kind != Cell::kWrite) {  // reads after reads, or atomics after atomics
     const Cell::Scope wider = same_warp && scope != Cell::kBlock ? Cell::kWarp : Cell::kBlock;
     cell = Cell::pack(tick_, Cell::site(old), other, wider, kind);
     return;

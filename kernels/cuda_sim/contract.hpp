@@ -1,6 +1,6 @@
 #pragma once
 
-// KVSIM_CHECK for sources that nvcc compiles, which cannot take fmt: the condition and a sentence.
+// KVSIM_CHECK for sources compiled by nvcc, which cannot use fmt: a condition and a message.
 
 namespace kvsim::cuda_sim {
 

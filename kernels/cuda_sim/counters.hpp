@@ -4,13 +4,13 @@
 
 namespace kvsim::cuda_sim {
 
-/// Counts of a kernel's work. Bytes are payload: the bytes that threads requested, each access
+/// Counts of a kernel's work. Bytes are payload: the bytes requested by threads; each access is
 /// counted, even if a cache would serve it.
 struct Counters {
   std::int64_t launches = 0, blocks = 0, threads = 0;
   std::int64_t loaded_bytes = 0, stored_bytes = 0;  // global memory, atomics not included
-  /// 32-byte sectors a warp's lanes touch together, summed over warp accesses. A warp access is
-  /// the k-th execution of one line by the lanes of a warp between two points where they meet.
+  /// 32-byte sectors touched by the lanes of a warp, summed over warp accesses. A warp access is
+  /// the k-th execution of one line by the lanes of a warp between two convergence points.
   std::int64_t load_sectors = 0, store_sectors = 0;
   std::int64_t shared_loaded_bytes = 0, shared_stored_bytes = 0;
   std::int64_t shared_bytes = 0;  // largest shared memory of a block, static and dynamic
@@ -24,7 +24,7 @@ struct Counters {
   friend bool operator==(const Counters&, const Counters&) = default;
 };
 
-/// What `after` holds beyond `before`; `shared_bytes`, a maximum, is that of `after`.
+/// Returns `after` minus `before`; `shared_bytes`, a maximum, is taken from `after`.
 [[nodiscard]] constexpr Counters difference(const Counters& after, const Counters& before) {
   Counters d;
   d.launches = after.launches - before.launches;

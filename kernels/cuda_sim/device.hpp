@@ -12,8 +12,8 @@
 
 namespace kvsim::cuda_sim {
 
-/// A simulated GPU: an executor, and the counts of all it ran. Not thread-safe; separate devices
-/// share nothing.
+/// A simulated GPU: an executor and the counts of all its kernels. Not thread-safe; separate
+/// devices share no state.
 class Device {
  public:
   [[nodiscard]] Executor& executor() { return executor_; }
@@ -30,7 +30,7 @@ class Storage {
   Storage(std::string name, std::int64_t bytes, std::int64_t element_bytes);
 
   [[nodiscard]] Memory& memory() const { return memory_; }
-  /// Every byte 0xFF, a NaN in each float format, and as if never written.
+  /// Sets every byte to 0xFF, a NaN in each float format, and marks it as never written.
   void poison();
   void write(const void* from, std::int64_t first_byte, std::int64_t bytes, std::uint32_t tick);
   /// Errors: KernelFault if one of the bytes was never written.
@@ -41,7 +41,7 @@ class Storage {
   mutable Memory memory_;
 };
 
-/// `size` elements of device memory, poisoned until written. The name is what messages call it.
+/// `size` elements of device memory, poisoned until written. Messages refer to it by name.
 template <class T>
 class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -104,7 +104,7 @@ void Executor::work_forever() {
     } catch (...) {
       failure_ = std::current_exception();
     }
-    // Outside the handler: a fiber that is left inside one would take its exception with it.
+    // Outside the handler: switching away inside it would leave the exception active on this fiber.
     if (failure_ != nullptr) fibers_.switch_to(fibers_.home());
     if (next != kNone && threads_[next].state == State::kUnstarted) {
       enter(next);
@@ -122,7 +122,8 @@ void Executor::work_forever() {
 // --- launches ------------------------------------------------------------------------------------
 
 Executor::Executor() : fibers_{&Executor::work, this}, slots_(kSlots) {
-  sites_.push_back({.where = {}, .accesses = {}, .more = {}});  // 0: a thread not seen anywhere yet
+  sites_.push_back({.where = {}, .accesses = {}, .more = {}});  // 0: a thread without an access so
+                                                                // far
 }
 
 Executor::~Executor() = default;
@@ -298,7 +299,7 @@ void Executor::resolve(Warp& warp) {
     complete(warp, warp.waiting);
     return;
   }
-  // Lanes wait for different operations: those take place whose lanes are all there.
+  // Lanes wait for different operations: run those whose lanes have all arrived.
   std::uint32_t left = warp.waiting;
   while (left != 0) {
     const auto lane = static_cast<std::uint32_t>(std::countr_zero(left));
@@ -487,7 +488,7 @@ std::byte* Executor::static_shared(const void* key, std::int64_t bytes, unsigned
   memory.bytes = bytes;
   memory.granule_shift = granule_shift;
   memory.shared = true;
-  // From the start of the block: another thread of it may have come this way first.
+  // Valid from the start of the block: another thread may have requested it first.
   memory.valid_from = interval_start_;
   memory.cells.assign(static_cast<std::size_t>((bytes >> granule_shift) + 1), 0);
   shared_.push_back(std::move(arena));
@@ -504,7 +505,7 @@ std::byte* Executor::static_shared(const void* key, std::int64_t bytes, unsigned
 }
 
 Memory& Executor::dynamic_shared(unsigned granule_shift) {
-  // Its key can be no type's: the address of a member.
+  // The key, a member's address, differs from the keys of all types.
   return shared_at(static_shared(&shape_, shape_.dynamic_shared_bytes, granule_shift, "dynamic"));
 }
 

@@ -56,13 +56,13 @@ struct LaunchShape {
   std::int64_t dynamic_shared_bytes = 0;
 };
 
-/// Runs kernels, one block after another, a thread of a block at a time.
+/// Runs kernels, one block after another, one thread of a block at a time.
 ///
-/// The threads of a warp run in the order of their lanes, each up to a warp operation or a barrier
-/// or its end; when all have stopped, operations whose lanes have all arrived take place and these
-/// lanes go on. When a whole warp waits at a barrier the next warp runs. A thread that never waits
-/// costs no switch: its fiber takes the next one. So an order of execution is part of the
-/// definition, and counts and results are the same in every run.
+/// The threads of a warp run in lane order, each up to a warp operation, a barrier or its end. When
+/// all have stopped, operations whose lanes have all arrived are performed and these lanes
+/// continue. When a whole warp waits at a barrier, the next warp runs. A thread that never waits
+/// needs no switch: its fiber continues with the next thread. The order of execution is thus
+/// defined, and counts and results are the same in every run.
 class Executor {
  public:
   Executor();
@@ -70,18 +70,18 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Calls `thread(context)` for every thread of the launch. Errors: KernelFault; what the kernel
-  /// itself throws. After either the device's memory holds what the kernel had written.
+  /// Calls `thread(context)` for every thread of the launch. Errors: KernelFault; exceptions of the
+  /// kernel itself. In both cases the device's memory holds the kernel's writes up to that point.
   void run(const LaunchShape& shape, void (*thread)(const void*), const void* context);
 
   [[nodiscard]] const Counters& counters() const { return counters_; }
-  /// A tick no cell has: what is written from now on is newer.
+  /// Returns a tick that no cell has; later writes are newer.
   [[nodiscard]] std::uint32_t next_tick();
 
   // For the running thread; kernels call these through kernels/cuda_sim/kernel.hpp.
 
-  /// One access of `bytes` bytes at `offset` into `memory`, inside its bounds: looks for reads of
-  /// unwritten memory and races, and counts.
+  /// Records one access of `bytes` bytes at `offset` in `memory`, inside its bounds: detects reads
+  /// of unwritten memory and races, and counts.
   void access(Memory& memory, std::int64_t offset, std::uint32_t bytes, Cell::Kind kind,
               std::source_location where);
   void barrier(std::source_location where);
@@ -108,12 +108,12 @@ class Executor {
     Fiber* fiber = nullptr;
     std::uint32_t x = 0, y = 0, z = 0;
     State state = State::kUnstarted;
-    std::uint16_t site = 0;  // where it was seen last
+    std::uint16_t site = 0;  // site of the last access
   };
   struct Warp {
     std::uint32_t exists = 0, runnable = 0, waiting = 0, at_barrier = 0, done = 0;
     std::uint32_t synced_at = 0;  // tick of its last __syncwarp of all lanes
-    bool is_uniform = true;       // all waiting lanes requested the same as the first
+    bool is_uniform = true;       // all waiting lanes requested the same operation
     std::array<WarpOp, kWarpSize> op{};
     std::array<std::uint32_t, kWarpSize> mask{}, parameter{};
     std::array<std::uint16_t, kWarpSize> site{};
@@ -126,7 +126,7 @@ class Executor {
   };
   struct Site {
     std::source_location where;
-    std::uint64_t segment = 0, turn = 0;  // for which `executions` counts
+    std::uint64_t segment = 0, turn = 0;  // that `executions` refers to
     std::size_t executions = 0;
     std::vector<Window> accesses;  // by execution
     std::vector<Window> more;
@@ -203,8 +203,8 @@ class Executor {
   std::exception_ptr failure_;
 };
 
-/// What the running thread's kernel sees, on the host thread that runs it. Read at every access,
-/// so their model of thread-local storage is the one without a call.
+/// State of the running thread's kernel, on the host thread that runs it. It is read at every
+/// access, so it uses the thread-local storage model without a call.
 struct Running {
   Executor* executor = nullptr;
   Dim3 thread, block, block_dim, grid_dim;

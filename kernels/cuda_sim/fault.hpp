@@ -6,19 +6,19 @@
 
 namespace kvsim::cuda_sim {
 
-/// What a kernel did wrong.
+/// Error of a kernel.
 enum class FaultKind : std::uint8_t {
   kBarrier,        // a barrier that not every thread of the block reaches
   kOutOfBounds,    // an access outside its span
   kMisaligned,     // an access not aligned to its own size
-  kUninitialised,  // a read of memory that nothing wrote
-  kRace,           // two threads, one address, a write, no barrier between
-  kDivergentWarp,  // a lane of the mask does not take part in a warp operation
-  kLaunch,         // a launch that no device would take
+  kUninitialised,  // a read of unwritten memory
+  kRace,           // conflicting accesses of two threads without a barrier in between
+  kDivergentWarp,  // a lane of the mask does not execute the warp operation
+  kLaunch,         // a launch that no device supports
 };
 
-/// The kernel is wrong. The message names kernel, block, thread and line, and for faults between
-/// two threads both of them.
+/// An error in a kernel. The message names the kernel, block, thread and line; for faults between
+/// two threads it names both.
 class KernelFault : public std::runtime_error {
  public:
   KernelFault(FaultKind kind, const std::string& message)

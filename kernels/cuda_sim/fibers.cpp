@@ -13,11 +13,11 @@ namespace {
 #if KVSIM_ADDRESS_SANITIZER
 constexpr std::size_t kStackBytes = 512 * 1024;  // frames are several times as large
 #else
-constexpr std::size_t kStackBytes = 128 * 1024;  // committed page by page, as they are touched
+constexpr std::size_t kStackBytes = 128 * 1024;  // committed page by page on first use
 #endif
 
-/// Stacks begin at addresses that differ by whole pages, so that the hot ends of all of them would
-/// meet in the same few sets of the first-level cache. Each starts some lines further down.
+/// Stack addresses differ by whole pages, so the hot ends of all stacks would map to the same few
+/// sets of the L1 cache. Each stack therefore starts a few cache lines lower.
 constexpr std::size_t kColours = 32;
 constexpr std::size_t kColourBytes = 128;
 
@@ -69,7 +69,7 @@ Fiber* FiberPool::take() {
 
 void FiberPool::abandon() {
   idle_.clear();
-  // Last first: take() hands out the first again.
+  // In reverse order, so that take() returns the first fiber again.
   for (auto fiber = all_.rbegin(); fiber != all_.rend(); ++fiber) {
 #if KVSIM_ADDRESS_SANITIZER
     __asan_unpoison_memory_region((*fiber)->bottom, (*fiber)->usable);
@@ -96,7 +96,7 @@ void FiberPool::entered(Fiber* left) {
   const void* bottom = nullptr;
   std::size_t usable = 0;
   __sanitizer_finish_switch_fiber(running_->fake_stack, &bottom, &usable);
-  if (left == &home_) {  // learned when it is first left
+  if (left == &home_) {  // known only after the first switch away from it
     home_.bottom = bottom;
     home_.usable = usable;
   }

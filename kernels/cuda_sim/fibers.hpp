@@ -7,7 +7,7 @@
 #include <boost/context/detail/fcontext.hpp>
 #include <boost/context/stack_context.hpp>
 
-// g++ says that it is on by a macro, clang by a feature.
+// g++ indicates the sanitizer by a macro, clang by a feature.
 #if defined(__SANITIZE_ADDRESS__)
 #define KVSIM_ADDRESS_SANITIZER 1
 #elif defined(__has_feature)
@@ -26,22 +26,23 @@ inline constexpr bool kTellSanitizer = false;
 
 class FiberPool;
 
-/// A stack and its execution state. Switching is boost::context's jump_fcontext, which
-/// boost::context::fiber wraps: a fiber of the wrapper can only be resumed by moving it, and a
-/// kernel with shuffles mostly switches.
+/// A stack and its execution state. Switching uses boost::context's jump_fcontext directly: the
+/// wrapper boost::context::fiber must be moved to be resumed, and kernels with shuffles spend most
+/// of their time in switches.
 struct Fiber {
   boost::context::detail::fcontext_t at = nullptr;
   boost::context::stack_context stack;
   FiberPool* pool = nullptr;
-  std::size_t colour = 0;  // bytes by which the first frame is lower
-  // The data that AddressSanitizer needs for a switch.
+  std::size_t colour = 0;  // offset in bytes of the first frame
+  // Data that AddressSanitizer requires for a switch.
   const void* bottom = nullptr;
   std::size_t usable = 0;
   void* fake_stack = nullptr;
 };
 
-/// Stacks that are made once and used again. A fiber runs `body`, which must never return, and is
-/// given up with abandon(): nothing on its stack is destroyed, so it may hold trivial objects only.
+/// A pool of reusable stacks. A fiber runs `body`, which must never return, and is discarded by
+/// abandon() without destroying objects on its stack, which may therefore hold trivial objects
+/// only.
 class FiberPool {
  public:
   using Body = void (*)(void* context);
@@ -51,18 +52,18 @@ class FiberPool {
   FiberPool(const FiberPool&) = delete;
   FiberPool& operator=(const FiberPool&) = delete;
 
-  /// A fiber at the start of `body`, or one that was parked.
+  /// Returns a fiber at the start of `body`, or a parked fiber.
   [[nodiscard]] Fiber* take();
-  /// The running fiber will be switched away from and may be taken again.
+  /// Makes a fiber available to take(); the caller switches away from it next.
   void park(Fiber* fiber) { idle_.push_back(fiber); }
-  /// Discards all fibers except the caller's, whatever their state.
+  /// Discards all fibers except the caller's, regardless of their state.
   void abandon();
 
   /// The thread's own stack.
   [[nodiscard]] Fiber* home() { return &home_; }
   [[nodiscard]] Fiber* running() { return running_; }
-  /// Resumes `to`; returns when something switches back. Inline, as all callers: after a switch the
-  /// processor mispredicts returns, so each call costs a stall.
+  /// Resumes `to`; returns when something switches back. Inline, like all its callers: the
+  /// processor mispredicts returns after a switch, so each call level costs a stall.
   [[gnu::always_inline]] void switch_to(Fiber* to);
 
  private:

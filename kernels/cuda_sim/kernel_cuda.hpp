@@ -1,6 +1,6 @@
 #pragma once
 
-// kernels/cuda_sim/kernel.hpp for nvcc: the same names over CUDA's own. Nothing is checked.
+// kernels/cuda_sim/kernel.hpp for nvcc: the same names implemented with CUDA. Nothing is checked.
 
 #include <cstdint>
 #include <cstring>
@@ -17,7 +17,7 @@
 #define KVSIM_EXECUTOR on_gpu
 #define KVSIM_KERNEL __global__ static void
 #define KVSIM_DEVICE __device__ __forceinline__
-#define KVSIM_LAUNCH_BOUNDS(...) __launch_bounds__(__VA_ARGS__)  // threads, least blocks per SM
+#define KVSIM_LAUNCH_BOUNDS(...) __launch_bounds__(__VA_ARGS__)  // threads, minimum blocks per SM
 #define KVSIM_UNROLL _Pragma("unroll")
 
 namespace kvsim::on_gpu {
@@ -31,7 +31,8 @@ struct Span {
   T* data = nullptr;
   std::int64_t size = 0;
 
-  template <class U>  // a plain operator Span<const T> is said never to be called where T is const
+  template <class U>  // nvcc warns that a plain operator Span<const T> is never called if T is
+                      // const
   __host__ __device__ operator Span<U>() const
       requires(std::is_same_v<U, const T> && !std::is_const_v<T>) {
     return {data, size};
@@ -133,7 +134,7 @@ KVSIM_DEVICE Span<T> dynamic_shared() {
   return {reinterpret_cast<T*>(kvsim_dynamic_shared), static_cast<std::int64_t>(bytes / sizeof(T))};
 }
 
-/// a * b, rounded: never part of a multiply-add.
+/// a * b, rounded; never fused into a multiply-add.
 KVSIM_DEVICE float product(float a, float b) { return __fmul_rn(a, b); }
 KVSIM_DEVICE void flops(std::int64_t) {}
 
@@ -143,7 +144,7 @@ struct Stream {
   cudaStream_t stream = nullptr;
 };
 
-/// A CUDA call failed: throws std::runtime_error with the call, the error's name, file and line.
+/// Throws std::runtime_error with the call, the error's name, file and line if a CUDA call failed.
 inline void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) return;
   throw std::runtime_error{std::string{file} + ":" + std::to_string(line) + ": " + call + ": " +

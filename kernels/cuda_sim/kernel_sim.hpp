@@ -28,7 +28,7 @@ using cuda_sim::Dim3;
 
 // --- CUDA's own names ----------------------------------------------------------------------------
 
-/// threadIdx and its like: members that convert to what the running thread's are.
+/// threadIdx and similar: members that convert to the values of the running thread.
 template <Dim3 cuda_sim::Running::*kWhich>
 struct RunningIndex {
   template <std::uint32_t Dim3::*kAxis>
@@ -137,7 +137,7 @@ using ::sqrtf;
 
 // --- ours ----------------------------------------------------------------------------------------
 
-/// Device memory with its bounds: `size` elements from `data` on, inside one allocation.
+/// Device memory with bounds: `size` elements starting at `data`, within one allocation.
 template <class T>
 struct Span {
   T* data = nullptr;
@@ -149,12 +149,12 @@ struct Span {
   }
 };
 
-/// N elements in shared memory: a member of a struct that kv::shared gives. Aligned for load16.
+/// N elements in shared memory: a member of a struct returned by kv::shared. Aligned for load16.
 template <class T, int N>
 struct alignas(16) SharedArray {
-  T elements[static_cast<std::size_t>(N)];  // NOLINT: what CUDA lays out
+  T elements[static_cast<std::size_t>(N)];  // NOLINT: same layout as in CUDA
 
-  operator Span<T>() {  // NOLINT: an array is a span of itself
+  operator Span<T>() {  // NOLINT: arrays convert to spans
     return {elements, N, &cuda_sim::running.executor->shared_at(elements)};
   }
 };
@@ -180,7 +180,7 @@ T from_float(float x) {
 
 namespace detail {
 
-/// The checked access to `count` elements from `i` on.
+/// Checked access to `count` elements starting at `i`.
 template <class T>
 T* checked(Span<T> span, std::int64_t i, std::int64_t count, cuda_sim::Cell::Kind kind,
            std::source_location where) {
@@ -214,7 +214,7 @@ void store(SharedArray<T, N>& to, std::int64_t i, std::type_identity_t<T> value,
   store(static_cast<Span<T>>(to), i, value, where);
 }
 
-/// The 16 bytes from element `i` on, which has to be aligned to 16 bytes.
+/// Loads the 16 bytes that start at element `i`, which must be aligned to 16 bytes.
 template <class T>
 Vec16<std::remove_const_t<T>> load16(Span<T> from, std::int64_t i, KVSIM_SITE) {
   using Vector = Vec16<std::remove_const_t<T>>;
@@ -247,7 +247,7 @@ KVSIM_ATOMIC(atomic_min, value < old ? value : old)
 KVSIM_ATOMIC(atomic_exchange, value)
 #undef KVSIM_ATOMIC
 
-/// CUDA's atomicCAS: stores `value` if `expected` is there; returns what was there.
+/// CUDA's atomicCAS: stores `value` if the element equals `expected`; returns the old value.
 template <class T>
 T atomic_cas(Span<T> at, std::int64_t i, std::type_identity_t<T> expected,
              std::type_identity_t<T> value, KVSIM_SITE) {
@@ -262,14 +262,14 @@ T atomic_cas(SharedArray<T, N>& at, std::int64_t i, std::type_identity_t<T> expe
   return atomic_cas(static_cast<Span<T>>(at), i, expected, value, where);
 }
 
-/// The block's shared memory of type S, a struct of SharedArrays whose elements have `S::kGranule`
-/// bytes or more: 4 unless S says otherwise.
+/// The block's shared memory of type S, a struct of SharedArrays whose elements have at least
+/// `S::kGranule` bytes, 4 by default.
 template <class S>
 S& shared() {
   static_assert(std::is_trivially_default_constructible_v<S> && std::is_standard_layout_v<S>);
   unsigned granule = 4;
   if constexpr (requires { S::kGranule; }) granule = static_cast<unsigned>(S::kGranule);
-  static const char key = 0;  // one address a type
+  static const char key = 0;  // one address per type
   return *reinterpret_cast<S*>(cuda_sim::running.executor->static_shared(
       &key, sizeof(S), static_cast<unsigned>(std::countr_zero(granule)), "shared memory"));
 }
@@ -283,16 +283,16 @@ Span<T> dynamic_shared() {
           &memory};
 }
 
-/// a * b, rounded: never part of a multiply-add.
+/// a * b, rounded; never fused into a multiply-add.
 inline float product(float a, float b) { return a * b; }
-/// Annotates the running thread with `n` floating-point operations.
+/// Counts `n` floating-point operations of the running thread.
 inline void flops(std::int64_t n) { cuda_sim::running.executor->count_flops(n); }
 
 }  // namespace kv
 
 // --- launches ------------------------------------------------------------------------------------
 
-/// Where a launch runs.
+/// The device of a launch.
 struct Stream {
   cuda_sim::Device* device = nullptr;
 };

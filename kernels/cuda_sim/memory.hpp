@@ -13,8 +13,8 @@ namespace kvsim::cuda_sim {
 ///   tick 32 | site 16 | thread 10 | scope 2 | kind 2 | written 1
 ///
 /// `tick` counts barriers and warp barriers; a record older than the block's last barrier conflicts
-/// with nothing. One record is enough: all that a later access has to know of earlier reads is
-/// whether one thread, one warp or more made them.
+/// with nothing. One record is enough: a later access only depends on whether earlier reads came
+/// from one thread, one warp or more.
 struct Cell {
   enum Kind : std::uint64_t { kRead = 0, kWrite = 1, kAtomic = 2 };
   enum Scope : std::uint64_t { kThread = 0, kWarp = 1, kBlock = 2 };
@@ -46,8 +46,8 @@ struct Cell {
   static constexpr bool written(std::uint64_t c) { return (c & kWritten) != 0; }
 };
 
-/// An allocation of the simulated device: bytes, and a cell for each granule of them. The granule
-/// is the element of what was allocated, four bytes at most; no access may be smaller.
+/// An allocation of the simulated device: bytes, and a cell for each granule. The granule is the
+/// element size, at most four bytes; no access may be smaller.
 struct Memory {
   std::string name;
   std::byte* data = nullptr;  // aligned to 256 bytes, as cudaMalloc aligns

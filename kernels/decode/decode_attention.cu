@@ -6,7 +6,7 @@ using namespace split_k;  // NOLINT: this file is one of its two parts
 
 namespace {
 
-/// Entries as rows of T, 16 bytes a lane.
+/// Entries as rows of T, 16 bytes per lane.
 template <class T, int kHeadDim>
 struct PlainRows {
   static constexpr int kPer = kv::Vec16<T>::kSize;

@@ -6,19 +6,20 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// Keys, or values, of one layer of a pair that share directions: entry e is norms[e] times its
-/// direction, or, where retained_at[e] >= 0, that row of `retained` as it is. T is float,
-/// kv::Half or kv::BFloat16. Source: MiniCache (Liu et al. 2024), eqs. (2), (3).
+/// Keys, or values, of one layer of a pair of layers that share directions: entry e is norms[e]
+/// times its direction, or row retained_at[e] of `retained` if that is >= 0. T is float, kv::Half
+/// or kv::BFloat16. Source: MiniCache (Liu et al. 2024), eqs. (2), (3).
 template <class T>
 struct FoldedRows {
-  Span<const T> directions;              // [batch, n_kv_heads, capacity, head_dim], of the pair
+  Span<const T> directions;              // [batch, n_kv_heads, capacity, head_dim], shared by the
+                                         // pair
   Span<const float> norms;               // [batch, n_kv_heads, capacity], of the layer
   Span<const std::int32_t> retained_at;  // [batch, n_kv_heads, capacity]: a row, or -1
   Span<const T> retained;                // [rows, head_dim], of the layer
 };
 
-/// decode_attention, rows restored as they are read (its own keys and values, and its bias, stay
-/// empty). shape.page is 0. Errors: as decode_attention.
+/// decode_attention that restores rows as it reads them; the arguments' keys, values and bias stay
+/// empty. shape.page is 0. Errors: as decode_attention.
 template <class T>
 void decode_attention_folded(Stream stream, const kernels::DecodeShape& shape,
                              const FoldedRows<T>& keys, const FoldedRows<T>& values,

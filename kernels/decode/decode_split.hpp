@@ -1,9 +1,9 @@
 #pragma once
 
-// The split-K kernel of decode attention, over any form of cache. A source that includes this
-// brings the cache: a trivially copyable type with
+// The split-K kernel of decode attention, for any cache format. A source that includes this defines
+// the cache, a trivially copyable type with
 //
-//   static constexpr int kPer;                  elements of an entry a lane holds
+//   static constexpr int kPer;                  elements of an entry per lane
 //   static constexpr int kAhead;                entries a lane loads before it uses the first
 //   using Row;                                  a lane's part of an entry as loaded, see widen()
 //   void begin(shape, sequence, kv_head, entries, first, end)   by all threads, before any entry;
@@ -13,10 +13,10 @@
 //
 // and, if it copies tiles of kTile entries into shared memory before they are used,
 //
-//   struct Held;                                what a thread carries from one tile to the next
+//   struct Held;                                state that a thread keeps between tiles
 //   void fetch(held, first, end)                loads the thread's part of a tile
 //   void put(held, first, end)                  stores it in shared memory
-//   float key_factor(entry, is_live, x)         by all lanes: what a key's logit is multiplied by
+//   float key_factor(entry, is_live, x)         by all lanes: factor of a key's logit
 
 #include "kernels/decode/decode_attention.hpp"
 #include "kernels/warp.hpp"
@@ -32,7 +32,7 @@ using kernels::kDecodeTile;
 constexpr int kTile = static_cast<int>(kDecodeTile);
 constexpr int kWarps = static_cast<int>(kDecodeThreads) / 32;
 
-/// The current row's value of `of`, read by one lane of each warp; `otherwise` if `of` is empty.
+/// Returns of[row], read by one lane of each warp, or `otherwise` if `of` is empty.
 KVSIM_DEVICE std::int64_t of_row(Span<const std::int32_t> of, std::int64_t row,
                                  std::int64_t otherwise) {
   if (of.size == 0) return otherwise;
@@ -43,7 +43,7 @@ KVSIM_DEVICE std::int64_t of_row(Span<const std::int32_t> of, std::int64_t row,
 
 KVSIM_DEVICE float minus_infinity() { return __uint_as_float(0xFF800000U); }
 
-/// A row in float already.
+/// A row already converted to float.
 template <int kPer>
 struct WideRow {
   float x[std::size_t{kPer}];
@@ -73,18 +73,19 @@ struct HeldOf<Cache> {
 template <int kHeads, int kHeadDim>
 struct SplitTile {
   SharedArray<float, kHeads * kTile> weights;  // logits, then exponentials
-  SharedArray<float, kHeads> rescale;          // of what was summed before this tile
+  SharedArray<float, kHeads> rescale;          // of the sums before this tile
   SharedArray<float, kWarps * kHeads * kHeadDim> sums;
 };
 
-/// One (split, group of query heads, sequence) a block. A row of lanes holds a key, kPer elements
-/// a lane; a tile of keys gives logits, their exponentials and a part of the output in turn.
+/// Each block handles one (split, group of query heads, sequence). A row of lanes holds a key, with
+/// kPer elements per lane. Each tile of keys is turned into logits, their exponentials and a part
+/// of the output.
 template <class Cache, class T, int kHeadDim, int kHeads>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads, 2)
     split_kernel(DecodeShape shape, Cache cache, DecodeAttention<T> a) {
   constexpr int kPer = Cache::kPer;
   constexpr int kVector = kv::Vec16<T>::kSize;
-  constexpr int kRowLanes = kHeadDim / kPer;      // lanes to a key
+  constexpr int kRowLanes = kHeadDim / kPer;      // lanes per key
   constexpr int kWarpRows = 32 / kRowLanes;       // keys a warp holds
   constexpr int kBlockRows = kWarps * kWarpRows;  // keys the block holds
   constexpr int kWarpHeads = (kHeads + kWarps - 1) / kWarps;
@@ -108,11 +109,11 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads, 2)
   const std::int64_t entries = of_row(a.lengths, query_row, shape.entries);
   const std::int64_t sequence = of_row(a.cache_of, query_row, query_row);
   const std::int64_t head =
-      query_row * shape.n_heads + kv_head * group + chunk * kDecodeMaxHeads;  // the first
+      query_row * shape.n_heads + kv_head * group + chunk * kDecodeMaxHeads;  // first head
   const std::int64_t bias = (sequence * shape.n_kv_heads + kv_head) * shape.capacity;
   const std::int64_t begin = blockIdx.x * shape.entries_per_split;
   const std::int64_t end = smaller(begin + shape.entries_per_split, entries);
-  if (begin >= end) return;  // a shorter row of a ragged batch: the whole block leaves
+  if (begin >= end) return;  // shorter row of a ragged batch: the whole block exits
   cache.begin(shape, sequence, kv_head, entries, begin, end);
   [[maybe_unused]] typename HeldOf<Cache>::Type held;
   if constexpr (kStaged) cache.fetch(held, begin, end);
@@ -144,7 +145,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads, 2)
     if constexpr (kStaged) {
       cache.put(held, first, end);
       __syncthreads();
-      if (first + kTile < end) cache.fetch(held, first + kTile, end);  // arrives during this tile
+      if (first + kTile < end) cache.fetch(held, first + kTile, end);  // in flight during this tile
     }
     for (int from = row; from < kTile; from += kBlockRows * kAhead) {
       typename Cache::Row rows[std::size_t{kAhead}] = {};
@@ -175,7 +176,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads, 2)
           KVSIM_UNROLL
           for (int j = 0; j < kPer; ++j) dot += q[g][j] * key[j];
           dot = warp_sum(dot, kRowLanes);
-          if (part == g) {  // a separate lane writes each head's
+          if (part == g) {  // each head's logit is written by a separate lane
             float logit = minus_infinity();
             if (live) {
               logit = dot * scale + biases[i];
@@ -239,7 +240,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads, 2)
         }
       }
     }
-    __syncthreads();  // the next tile's logits take the place of these weights
+    __syncthreads();  // the next tile's logits overwrite these weights
   }
 
   Span<float> block_sums = tile.sums;
@@ -283,7 +284,8 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads, 2)
   }
 }
 
-/// One query head a block of one warp: weighs the splits by their maxima and sums.
+/// Each block is one warp and handles one query head: it weights the splits by their maxima and
+/// sums.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(32) combine_kernel(DecodeShape shape, DecodeAttention<T> a) {
   constexpr int kPer = kv::Vec16<T>::kSize;
@@ -307,7 +309,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(32) combine_kernel(DecodeShape shape, DecodeAtt
   }
   total = warp_sum(total);
   __syncwarp();
-  const float inverse = splits > 0 ? 1.0F / total : 0.0F;  // of no entry: zeros
+  const float inverse = splits > 0 ? 1.0F / total : 0.0F;  // without entries: zeros
   for (std::int64_t at = threadIdx.x * kPer; at < shape.head_dim; at += 32 * kPer) {
     float sums[std::size_t{kPer}] = {};
     for (std::int64_t s = 0; s < splits; ++s) {
@@ -328,7 +330,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(32) combine_kernel(DecodeShape shape, DecodeAtt
   }
 }
 
-/// Parameters of all forms of a cache.
+/// Checks the parameters shared by all cache formats.
 template <class T>
 void check_common(const DecodeShape& s, const DecodeAttention<T>& a) {
   KVSIM_LAUNCH_CHECK(s.batch >= 1 && s.n_kv_heads >= 1 && s.n_heads >= 1 && s.entries >= 1,
@@ -369,7 +371,7 @@ void launch_split(Stream stream, const DecodeShape& shape, const Cache& cache,
          split_kernel<Cache, T, kHeadDim, kHeads>, shape, cache, a);
 }
 
-/// Weighs the splits that launch_split left.
+/// Combines the partial results of launch_split.
 template <class T>
 void launch_combine(Stream stream, const DecodeShape& shape, const DecodeAttention<T>& a) {
   launch(stream, "decode_attention_combine",

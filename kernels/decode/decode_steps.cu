@@ -18,7 +18,7 @@ Dim3 grid_of(std::int64_t threads) {
   return {static_cast<std::uint32_t>(ceil_div(threads, kThreads))};
 }
 
-/// A thread turns as many pairs as 16 bytes hold first halves of.
+/// Each thread rotates the pairs whose first halves fit in 16 bytes.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     rotate_kernel(ProjectedShape shape, Span<const T> projected, Span<const float> turns, Span<T> q,
@@ -133,8 +133,8 @@ struct WarpMinima {
   SharedArray<std::uint64_t, kWarps> keys;
 };
 
-/// A block a row: score above, entry below, so that the least word is the least score's first
-/// entry.
+/// One block per row. A word holds the score in the high half and the entry in the low half, so the
+/// smallest word is the first entry with the lowest score.
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads) choose_kernel(SlotShape shape, ChooseVictims a) {
   auto& tile = kv::shared<WarpMinima>();
   const std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * shape.capacity;

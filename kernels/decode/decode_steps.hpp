@@ -3,21 +3,22 @@
 #include "kernels/cuda_sim/kernel.hpp"
 #include "kernels/shapes.hpp"
 
-// What a decode loop needs between its products and its attention. T is float, kv::Half or
+// The kernels of a decode loop besides matrix products and attention. T is float, kv::Half or
 // kv::BFloat16; arithmetic is fp32. Errors: ContractError if a size is < 1 or a span is shorter
 // than its shape.
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// Pair (j, j + head_dim / 2) of each query and key turns by its angle (half-split style), values
-/// are copied. projected [batch, (n_heads + 2 n_kv_heads) head_dim]; turns [head_dim]: the cosines
-/// of the step's position, then its sines; q [batch, n_heads, head_dim], keys and values [batch,
-/// n_kv_heads, head_dim]. Source: RoFormer (Su et al. 2021), eq. (34), in Hugging Face's order.
+/// Rotates pair (j, j + head_dim / 2) of each query and key by its angle (half-split style) and
+/// copies values. projected [batch, (n_heads + 2 n_kv_heads) head_dim]; turns [head_dim]: the
+/// cosines of the step's position, then its sines; q [batch, n_heads, head_dim], keys and values
+/// [batch, n_kv_heads, head_dim]. Source: RoFormer (Su et al. 2021), eq. (34), in Hugging Face's
+/// order.
 template <class T>
 void split_and_rotate(Stream stream, const kernels::ProjectedShape& shape, Span<const T> projected,
                       Span<const float> turns, Span<T> q, Span<T> keys, Span<T> values);
 
-/// out[r, i] = silu(both[r, i]) both[r, width + i]. A width of whole 16 bytes.
+/// out[r, i] = silu(both[r, i]) both[r, width + i]. A row is a multiple of 16 bytes.
 template <class T>
 void gate_product(Stream stream, const kernels::RowsShape& shape, Span<const T> both, Span<T> out);
 
@@ -25,17 +26,17 @@ void gate_product(Stream stream, const kernels::RowsShape& shape, Span<const T> 
 template <class T>
 void add_rows(Stream stream, std::int64_t n, Span<const T> x, Span<T> to);
 
-/// to[i] uniform in (low, high), of a counter: the same on every executor.
+/// to[i] = uniform in (low, high), from a counter-based generator: the same on every executor.
 template <class T>
 void fill_random(Stream stream, std::uint64_t key, float low, float high, Span<T> to);
 
-/// to[i] = from[i]; T may be std::int32_t too. For what the host hands over in parts.
+/// to[i] = from[i]; T may also be std::int32_t. For data that the host uploads in parts.
 template <class T>
 void copy_values(Stream stream, Span<const T> from, Span<T> to);
 
-/// The slot of row r is victims[r], or `slot` where there are no victims: slots[r] = r capacity +
-/// slot, as append_entries takes it. positions, scores [rows, capacity]: the slot's become
-/// `position` and 0; both empty: they are not kept.
+/// The slot of row r is victims[r], or `slot` if there are no victims: slots[r] = r capacity +
+/// slot, as append_entries expects. In positions and scores [rows, capacity] the slot is set to
+/// `position` and 0; both are empty if they are not tracked.
 struct OpenSlots {
   Span<const std::int32_t> victims{};  // [rows]
   std::int32_t slot = 0;
@@ -46,9 +47,9 @@ struct OpenSlots {
 };
 void open_slots(Stream stream, const kernels::SlotShape& shape, const OpenSlots& arguments);
 
-/// victims[r] = the least score's entry among the first `entries` of row r that are neither below
-/// `pinned` nor at a position from `first_recent` on; of equals the first. Each row must have one.
-/// scores, positions [rows, capacity].
+/// victims[r] = the entry with the lowest score among the first `entries` of row r, without entries
+/// below `pinned` and entries at positions >= `first_recent`; the first of equal ones. Each row
+/// must have a candidate. scores, positions [rows, capacity].
 struct ChooseVictims {
   std::int64_t entries = 1;
   std::int32_t pinned = 0;
@@ -59,7 +60,7 @@ struct ChooseVictims {
 };
 void choose_victims(Stream stream, const kernels::SlotShape& shape, const ChooseVictims& arguments);
 
-/// bias[r, s] = alpha ln counts[r, s] of the first `slots` entries of each row. counts [rows,
+/// bias[r, s] = alpha ln counts[r, s] for the first `slots` entries of each row. counts [rows,
 /// slots], bias [rows, capacity]. Source: ZeroMerge, eq. (8).
 void count_bias(Stream stream, const kernels::SlotShape& shape, std::int64_t slots, float alpha,
                 Span<const std::int32_t> counts, Span<float> bias);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Rows of up to 32 times 16 bytes, a warp a row, a lane 16 bytes of it; of wider rows a piece of
-// that many bytes.
+// Rows of up to 32 times 16 bytes, with one warp per row and 16 bytes per lane. Wider rows are
+// handled in pieces of that size.
 
 #include "kernels/cuda_sim/kernel.hpp"
 #include "kernels/warp.hpp"
@@ -10,7 +10,7 @@ namespace kvsim::KVSIM_EXECUTOR {
 
 KVSIM_DEVICE std::int64_t grid_warp() { return grid_thread() / 32; }
 
-/// A lane's 16 bytes of a row, or of its piece that begins `skip` elements in; lanes beyond the
+/// A lane's 16 bytes of a row, or of its piece that starts at element `skip`; lanes beyond the
 /// row's end hold zeros.
 template <class T>
 struct Part {
@@ -35,7 +35,7 @@ struct Part {
     for (int j = 0; j < kPer; ++j) raw.v[j] = kv::from_float<T>(x[j]);
     kv::store16(to, row * head_dim + mine(skip), raw);
   }
-  /// Of the whole rows, in every lane.
+  /// Returns the dot product of the whole rows in every lane.
   KVSIM_DEVICE float dot(const Part& other) const {
     float sum = 0;
     for (int j = 0; j < kPer; ++j) sum += x[j] * other.x[j];
@@ -47,7 +47,7 @@ struct Part {
   }
 };
 
-/// Errors: ContractError unless a row is whole 16 bytes, one a lane at most.
+/// Errors: ContractError unless a row is a multiple of 16 bytes, with at most 16 bytes per lane.
 template <class T>
 void check_rows(std::int64_t rows, std::int64_t head_dim) {
   KVSIM_LAUNCH_CHECK(rows >= 1, "sizes are 1 at least");

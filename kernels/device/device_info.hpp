@@ -11,15 +11,15 @@ namespace kvsim {
 /// A CUDA device as its driver describes it.
 struct DeviceInfo {
   std::string name;
-  std::string pci_bus_id;  // "0000:17:00.0", by which the management library knows it
+  std::string pci_bus_id;  // "0000:17:00.0", its identifier in the management library
   std::int32_t compute_major = 0, compute_minor = 0;
   std::int32_t sms = 0;
-  Bytes total_memory;  // what a process may ever have: the usable bytes of models/gpu
+  Bytes total_memory;  // the most a process can get: the usable bytes of models/gpu
   Bytes free_memory;
   Bytes l2;
 };
 
-/// What was found, and if nothing, what was looked for.
+/// The devices found, or the reason why there are none.
 struct DeviceList {
   std::vector<DeviceInfo> devices;
   std::string driver;   // "13.0"; empty without a driver

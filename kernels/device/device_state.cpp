@@ -19,7 +19,7 @@ struct CloseLibrary {
 };
 using Library = std::unique_ptr<void, CloseLibrary>;
 
-/// Calls `name` of the library; false where it is missing or refuses.
+/// Calls `name` of the library; false if it is missing or fails.
 template <class... Arguments>
 bool call(const Library& library, const char* name, Arguments... arguments) {
   using Function = int (*)(Arguments...);

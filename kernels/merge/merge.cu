@@ -11,7 +11,7 @@ using kernels::ResidualShape;
 constexpr std::int64_t kWarps = 4;
 constexpr std::int64_t kThreads = 32 * kWarps;
 
-constexpr int kMaxPieces = 8;  // of a row that slerp_rows takes
+constexpr int kMaxPieces = 8;  // of a row of slerp_rows
 
 /// A row in kPieces pieces of a warp's width.
 template <class T, int kPieces>

@@ -15,7 +15,7 @@ constexpr int kMergeThreads = 32 * kMergeWarps;
 
 KVSIM_DEVICE float minus_infinity() { return __uint_as_float(0xFF800000U); }
 
-/// The number that ordered_bits made of it.
+/// Inverse of ordered_bits.
 KVSIM_DEVICE float from_ordered_bits(std::uint32_t bits) {
   return __uint_as_float((bits & 0x80000000U) != 0 ? bits & 0x7FFFFFFFU : ~bits);
 }
@@ -24,7 +24,7 @@ struct WarpBest {
   SharedArray<std::uint64_t, kSearchWarps> keys;
 };
 
-/// A row a block; its warps take entries in turn.
+/// One block per row; its warps process entries in turn.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kSearchThreads)
     nearest_kernel(NearestShape shape, NearestKeys<T> a) {
@@ -37,7 +37,8 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kSearchThreads)
   Part<T> mine;
   mine.load(a.keys, row * shape.capacity + victim, shape.head_dim);
   const float length = sqrtf(mine.dot(mine));
-  // Cosine above, reversed, entry below: the least word is the largest cosine's first entry.
+  // Reversed cosine in the high half, entry in the low half: the smallest word is the first entry
+  // with the largest cosine.
   std::uint64_t best = ~std::uint64_t{0};
   for (std::int64_t e = warp; e < shape.entries; e += kSearchWarps) {
     if (e == victim) continue;
@@ -61,7 +62,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kSearchThreads)
   kv::store(a.cosine, row, from_ordered_bits(~static_cast<std::uint32_t>(best >> 32U)));
 }
 
-/// A warp a row.
+/// One warp per row.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kMergeThreads)
     cosine_merge_kernel(NearestShape shape, CosineMerge<T> a) {
@@ -100,7 +101,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kMergeThreads)
   merge(a.values);
 }
 
-/// A warp a row; its lanes hold 32 takers at a time.
+/// One warp per row; its lanes hold 32 takers at a time.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kMergeThreads) spread_kernel(SpreadShape shape, ValueSpread<T> a) {
   const std::int64_t row = grid_warp();

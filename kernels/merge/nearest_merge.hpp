@@ -5,15 +5,15 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-// Where an entry that leaves goes to the most similar of those that stay (D2O, KeepKV), and D2O's
-// merge of the two. A row is a (sequence, stored head) pair, its keys and values [capacity,
-// head_dim] of T: float, kv::Half or kv::BFloat16; arithmetic is fp32. head_dim is a multiple of 16
-// bytes and at most 32 times that. Errors: ContractError if it is not, a size is < 1, or a span is
-// shorter than its shape.
+// Search for the kept entry that is most similar to an evicted entry (D2O, KeepKV), and D2O's merge
+// of the two. A row is a (sequence, stored head) pair, its keys and values [capacity, head_dim] of
+// T: float, kv::Half or kv::BFloat16; arithmetic is fp32. A row is a multiple of 16 bytes and at
+// most 32 times that. Errors: ContractError if it is not, a size is < 1, or a span is shorter than
+// its shape.
 
 /// nearest[r] = the entry other than victim[r] whose key has the largest cosine with the victim's,
-/// of equals the first; cosine[r] is that. A key of zeros has cosine 0. Of a row the first
-/// `entries` >= 2 are there.
+/// the first of equal ones; cosine[r] is this cosine. A key of zeros has cosine 0. The first
+/// `entries` >= 2 entries of a row are searched.
 template <class T>
 struct NearestKeys {
   Span<const T> keys;               // [rows, capacity, head_dim]
@@ -25,10 +25,10 @@ template <class T>
 void nearest_keys(Stream stream, const kernels::NearestShape& shape,
                   const NearestKeys<T>& arguments);
 
-/// The threshold of row r follows cosine[r]: take it where there was none (-infinity), else
-/// keep * threshold + (1 - keep) * cosine. Where the cosine u reaches it, the victim joins entry
-/// nearest[r] with weights e^u / (e^u + e) and e / (e^u + e); joined[r] says whether.
-/// Source: models/math/merging/cosine_merge.hpp (D2O), one entry leaving a row.
+/// The threshold of row r follows cosine[r]: it becomes the cosine if it was unset (-infinity),
+/// else keep * threshold + (1 - keep) * cosine. If the cosine u reaches it, the victim is merged
+/// into entry nearest[r] with weights e^u / (e^u + e) and e / (e^u + e); joined[r] states whether.
+/// Source: models/math/merging/cosine_merge.hpp (D2O), for one evicted entry per row.
 template <class T>
 struct CosineMerge {
   Span<const std::int32_t> victim, nearest;  // [rows]
@@ -42,11 +42,11 @@ template <class T>
 void cosine_merge_entries(Stream stream, const kernels::NearestShape& shape,
                           const CosineMerge<T>& arguments);
 
-/// CaM: the value of entry victim[r] is spread over the entries takers[r, :] (each once; -1 beyond
-/// their number m) by chance: with p = clamp(A_victim / mean of A over the takers, 0, 1), where
-/// chance[r] < p each taker's value gains 1 / m of the victim's; keys stay. `expected`: each gains
-/// p / m instead, whatever the chance. attention [rows, capacity]; spread[r] says whether.
-/// Source: models/math/value_spread.hpp.
+/// CaM: the value of entry victim[r] is spread at random over the m entries takers[r, :] (distinct,
+/// padded with -1). With p = clamp(A_victim / mean of A over the takers, 0, 1), each taker's value
+/// gains 1 / m of the victim's if chance[r] < p; keys are unchanged. With `expected` each gains p /
+/// m regardless of chance[r]. attention [rows, capacity]; spread[r] states whether the value was
+/// spread. Source: models/math/value_spread.hpp.
 template <class T>
 struct ValueSpread {
   Span<const std::int32_t> victim;  // [rows]

@@ -11,7 +11,8 @@ struct RetainTile {
   SharedArray<float, kRankWarps> lowest, highest;
 };
 
-/// One block per row: the range of its distances, then the tokens at the requested end.
+/// One block per row: finds the range of its distances, then selects the tokens at the requested
+/// end.
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kRankThreads) retain_kernel(SelectShape shape, RetainRows a) {
   auto& tile = kv::shared<RetainTile>();
   const std::int64_t row = blockIdx.x;

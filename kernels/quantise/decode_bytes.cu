@@ -26,7 +26,7 @@ KVSIM_DEVICE void read_int8(std::uint64_t word, float scale, float (&x)[std::siz
   }
 }
 
-/// What formats of eight bits share: words of eight channels.
+/// Shared parts of eight-bit formats: words of eight channels.
 template <int kHeadDim, int kScales>
 struct ByteFormat {
   using KeyCode = std::uint64_t;

@@ -7,7 +7,7 @@ using namespace split_k;  // NOLINT: this file is one of its two parts
 
 namespace {
 
-constexpr int kWidth = static_cast<int>(kernels::kQuantPerLane);  // channels to a word of codes
+constexpr int kWidth = static_cast<int>(kernels::kQuantPerLane);  // channels per word of codes
 constexpr int kGroup = static_cast<int>(kernels::kQuantGroup);
 
 template <class T, class Code, int kHeadDim>
@@ -18,9 +18,9 @@ struct KiviRows {
   KiviCache<Code> cache;
   KiviResidual<T> residual;
   std::int64_t base = 0, first_group = 0;
-  std::int64_t n_keys = 0, n_values = 0;  // packed ones
-  std::int64_t whole = 0;                 // the row's first entry of the residual's memory
-  std::int64_t group = -1;                // whose steps and zeros this lane holds
+  std::int64_t n_keys = 0, n_values = 0;  // packed entries
+  std::int64_t whole = 0;                 // first entry of the row in the residual's memory
+  std::int64_t group = -1;                // group whose steps and zeros this lane holds
   kv::Vec16<kv::Half> step{}, zero{};
 
   KVSIM_DEVICE void begin(const DecodeShape& shape, std::int64_t sequence, std::int64_t kv_head,
@@ -38,7 +38,7 @@ struct KiviRows {
   }
   KVSIM_DEVICE Row read_whole(Span<const T> from, std::int64_t entry, int part) const {
     Row row;
-    constexpr int kVector = kv::Vec16<T>::kSize;  // of fp32 a lane's part is two accesses
+    constexpr int kVector = kv::Vec16<T>::kSize;  // a lane's part takes two accesses in fp32
     KVSIM_UNROLL
     for (int first = 0; first < kPer; first += kVector) {
       const auto raw = kv::load16(from, (whole + entry) * kHeadDim + part * kPer + first);

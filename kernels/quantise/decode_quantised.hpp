@@ -7,9 +7,9 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// decode_attention, keys and values dequantised as they are read (its own stay empty), with bias,
-/// score rows and ragged lengths as there; T is float, kv::Half or kv::BFloat16. shape.page is 0.
-/// Errors: as decode_attention.
+/// decode_attention that dequantises keys and values as it reads them; the arguments' keys and
+/// values stay empty. Bias, score rows and ragged lengths are as there. T is float, kv::Half or
+/// kv::BFloat16. shape.page is 0. Errors: as decode_attention.
 template <class T, class Code>
 void decode_attention_kivi(Stream stream, const kernels::DecodeShape& shape,
                            const KiviCache<Code>& cache, const KiviResidual<T>& residual,

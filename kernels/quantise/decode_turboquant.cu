@@ -18,7 +18,7 @@ struct LevelTable {
   SharedArray<float, 16> levels;
 };
 
-/// Eight codes of a row whose words begin at `first`, from the lowest bits on.
+/// Eight codes of a row whose words begin at `first`, starting at the lowest bits.
 template <int kBits, class Codes>
 KVSIM_DEVICE std::uint32_t eight_codes(Codes& codes, int first, int part) {
   if constexpr (kBits == 4) {

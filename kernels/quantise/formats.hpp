@@ -5,15 +5,15 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-// Formats that engines ship, with codes and scales in separate arrays. Rounding is that of
+// Cache formats of engines, with codes and scales in separate arrays. Rounding is that of
 // models/math (low_float.hpp, low_int.hpp, turboquant.hpp), bit for bit. T is float, kv::Half or
-// kv::BFloat16; from is [rows, capacity, head_dim], capacity a multiple of 8. Encoders write the
-// rows of shape.entries, and zeros up to a multiple of 8. Rows may be pages: attention then reads
-// [pages, n_kv_heads, page, ...]. Errors of all: ContractError if head_dim is neither 64 nor 128,
-// or a span is shorter than its shape.
+// kv::BFloat16; from is [rows, capacity, head_dim], capacity a multiple of 8. Encoders write
+// shape.entries entries per row, and zeros up to a multiple of 8. Rows may be pages: attention then
+// reads [pages, n_kv_heads, page, ...]. Errors of all: ContractError if head_dim is neither 64 nor
+// 128, or a span is shorter than its shape.
 
-/// Eight bits per channel and a scale per row. Word of codes: eight channels, the first lowest.
-/// Source: vLLM pull request 38378.
+/// Eight bits per channel and a scale per row. A word of codes holds eight channels, the first in
+/// the lowest bits. Source: vLLM pull request 38378.
 struct TokenHeadCache {
   Span<const std::uint64_t> key_codes, value_codes;  // [rows, capacity, head_dim / 8]
   Span<const float> key_scales, value_scales;        // [rows, capacity]
@@ -28,8 +28,8 @@ void quantise_token_head(Stream stream, const kernels::QuantShape& shape, Span<c
 /// Source: vLLM vllm/v1/attention/ops/int4_per_token_head.py.
 struct Int4Cache {
   Span<const std::uint32_t> key_codes, value_codes;    // [rows, capacity, head_dim / 8]
-  Span<const std::uint32_t> key_scales, value_scales;  // [rows, capacity]: fp32, its 4 lowest
-                                                       // bits the zero point
+  Span<const std::uint32_t> key_scales, value_scales;  // [rows, capacity]: fp32 step whose 4 lowest
+                                                       // bits are the zero point
 };
 template <class T>
 void quantise_int4_rotated(Stream stream, const kernels::QuantShape& shape, Span<const T> from,
@@ -42,22 +42,22 @@ struct Nvfp4Cache {
   Span<const std::uint8_t> key_scales, value_scales;  // [rows, capacity, head_dim / 16]
   float key_global = 1, value_global = 1;
 };
-/// four_over_six: a group's largest magnitude becomes 4 instead of 6 where its squared error is
-/// smaller so. Errors: ContractError unless global > 0.
+/// four_over_six: a group's largest magnitude is mapped to 4 instead of 6 if that reduces the
+/// squared error. Errors: ContractError unless global > 0.
 template <class T>
 void quantise_nvfp4(Stream stream, const kernels::QuantShape& shape, float global,
                     bool four_over_six, Span<const T> from, Span<std::uint32_t> codes,
                     Span<std::uint8_t> scales);
 
 /// Keys as norm and codes of a rotated direction, or E4M3 without a scale; values as step, minimum
-/// and codes. Codes are a stream of bits from the lowest of the first word on.
-/// Source: vLLM vllm/v1/attention/ops/triton_turboquant_store.py and triton_turboquant_decode.py.
+/// and codes. Codes form a bit stream that starts at the lowest bit of the first word. Source: vLLM
+/// vllm/v1/attention/ops/triton_turboquant_store.py and triton_turboquant_decode.py.
 struct TurboQuantCache {
   Span<const std::uint32_t> key_codes, value_codes;  // [rows, capacity, head_dim * bits / 32]
-  Span<const kv::Half> key_norms;                    // [rows, capacity]; of 8 bits empty
+  Span<const kv::Half> key_norms;                    // [rows, capacity]; empty for 8 bits
   Span<const kv::Half> value_scales;                 // [rows, capacity, 2]: step, minimum
 };
-/// kBits: 3 or 4; levels are those of vLLM's own solution.
+/// kBits: 3 or 4; levels are those computed by vLLM.
 template <class T, int kBits>
 void quantise_turboquant_keys(Stream stream, const kernels::QuantShape& shape, Span<const T> from,
                               Span<std::uint32_t> codes, Span<kv::Half> norms);

@@ -7,12 +7,12 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// Exact: the three low bits are exponent and mantissa of a float 2^126 times smaller.
+/// Exact: the three low bits are the exponent and mantissa of a float 2^126 times smaller.
 KVSIM_DEVICE float from_e2m1(std::uint32_t code) {
   return __uint_as_float(((code & 8U) << 28U) | ((code & 7U) << 22U)) * 0x1p126F;
 }
 
-/// The nearest, ties to the even code; saturates at 6. The sign of a zero is kept.
+/// Rounds to nearest, ties to the even code; saturates at 6. The sign of a zero is kept.
 KVSIM_DEVICE std::uint32_t to_e2m1(float x) {
   const std::uint32_t bits = __float_as_uint(x);
   const float size = __uint_as_float(bits & 0x7FFFFFFFU);

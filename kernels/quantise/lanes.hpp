@@ -1,7 +1,7 @@
 #pragma once
 
-// A row of a head by lanes of eight channels each: head_dim / 8 neighbouring lanes of a warp hold a
-// row, lane `part` its channels 8 part to 8 part + 7. Encoders take rows in this form.
+// Rows held by lanes of eight channels each: head_dim / 8 neighbouring lanes of a warp hold a row,
+// and lane `part` holds channels 8 part to 8 part + 7. Encoders process rows in this form.
 
 #include "kernels/cuda_sim/kernel.hpp"
 #include "kernels/shapes.hpp"
@@ -11,7 +11,7 @@ namespace kvsim::KVSIM_EXECUTOR {
 
 inline constexpr int kLaneChannels = static_cast<int>(kernels::kQuantPerLane);
 
-/// The eight channels from element `i` on.
+/// Loads the eight channels that start at element `i`.
 template <class T>
 KVSIM_DEVICE void load8(Span<const T> from, std::int64_t i,
                         float (&x)[std::size_t{kLaneChannels}]) {
@@ -24,11 +24,11 @@ KVSIM_DEVICE void load8(Span<const T> from, std::int64_t i,
   }
 }
 
-/// The running thread's part of a row. Grids have whole warps of rows.
+/// The running thread's part of a row. Grids consist of whole warps.
 struct RowLane {
   int lanes = 1, part = 0;
   std::int64_t at = 0;     // the row, of [rows, capacity]
-  bool is_stored = false;  // false: beyond the padded rows, the same in all of a warp
+  bool is_stored = false;  // false: beyond the padded rows; uniform within a warp
   bool is_live = false;    // false: padding, which is stored as zeros
 };
 KVSIM_DEVICE RowLane row_lane(const kernels::QuantShape& shape) {
@@ -49,7 +49,7 @@ KVSIM_DEVICE void load_row(Span<const T> from, const RowLane& lane,
   if (lane.is_live) load8(from, (lane.at * lane.lanes + lane.part) * kLaneChannels, x);
 }
 
-/// The largest and the smallest of a row, in each of its lanes.
+/// Maximum and minimum of a row, in each of its lanes.
 KVSIM_DEVICE float row_max(const float (&x)[std::size_t{kLaneChannels}], int lanes) {
   float max = x[0];
   KVSIM_UNROLL
@@ -90,7 +90,7 @@ KVSIM_DEVICE void hadamard_lanes(float (&x)[std::size_t{kLaneChannels}], int lan
   }
 }
 
-/// What encoders require, of codes of `bits` per channel. Errors: ContractError.
+/// Checks the requirements of encoders with codes of `bits` per channel. Errors: ContractError.
 template <class T, class Word>
 void check_rows_of_lanes(const kernels::QuantShape& s, Span<const T> from, Span<Word> codes,
                          std::int64_t bits) {

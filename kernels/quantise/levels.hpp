@@ -6,7 +6,7 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// Level `code` of a quantiser of N(0, 1); for codes known when compiling.
+/// Level `code` of a quantiser of N(0, 1); for codes known at compile time.
 template <int kBits>
 KVSIM_DEVICE constexpr float gaussian_level(int code) {
   constexpr int kHalf = 1 << (kBits - 1);

@@ -10,7 +10,7 @@ namespace {
 
 using kernels::QuantShape;
 
-constexpr int kGroup = 16;  // channels to a scale
+constexpr int kGroup = 16;  // channels per scale
 constexpr int kWords = kGroup / kLaneChannels;
 
 /// A group's scale and codes, and its squared error.
@@ -40,7 +40,7 @@ KVSIM_DEVICE Group group_of(const float (&x)[std::size_t{kWords}][std::size_t{kL
   return group;
 }
 
-/// A thread takes a group of one entry.
+/// One thread per group of an entry.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kEncodeThreads)
     nvfp4_kernel(QuantShape shape, float global, bool four_over_six, Span<const T> from,

@@ -15,9 +15,9 @@ constexpr int kPer = kLaneChannels;
 constexpr int kGroup = static_cast<int>(kQuantGroup);
 
 template <class Code>
-constexpr int kBits = static_cast<int>(sizeof(Code));  // of one channel: a word holds eight
+constexpr int kBits = static_cast<int>(sizeof(Code));  // per channel: a word holds eight
 
-/// A range's step and zero, as stored and as read.
+/// Step and zero of a range, as stored and as read back.
 struct Range {
   kv::Half step, zero;
   float step_read, zero_read;
@@ -36,7 +36,7 @@ KVSIM_DEVICE std::uint32_t code_of(float x, const Range& r, int levels) {
   return static_cast<std::uint32_t>(fminf(fmaxf(code, 0.0F), static_cast<float>(levels)));
 }
 
-/// A thread takes eight channels of a group of entries.
+/// One thread per eight channels of a group of entries.
 template <class T, class Code>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     keys_kernel(QuantShape shape, Span<const T> from, Span<Code> codes, Span<kv::Half> steps,
@@ -80,7 +80,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
   }
 }
 
-/// A thread takes a group of channels of one entry.
+/// One thread per group of channels of an entry.
 template <class T, class Code>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     values_kernel(QuantShape shape, Span<const T> from, Span<Code> codes, Span<kv::Half> steps,
@@ -112,7 +112,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
   }
 }
 
-/// A thread takes eight channels of one entry.
+/// One thread per eight channels of an entry.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     fp8_kernel(QuantShape shape, float scale, Span<const T> from, Span<std::uint64_t> codes) {

@@ -5,9 +5,9 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-// Caches of few bits. A word of codes holds eight channels of one entry, channel c at bit
-// (c % 8) * bits: std::uint16_t of 2 bits, std::uint32_t of 4, std::uint64_t of fp8 (e4m3).
-// Rounding is that of models/math/quantise.hpp, bit for bit.
+// Caches of few bits. A word of codes holds eight channels of one entry, channel c at bit (c % 8) *
+// bits: std::uint16_t for 2 bits, std::uint32_t for 4, std::uint64_t for fp8 (e4m3). Rounding is
+// that of models/math/quantise.hpp, bit for bit.
 
 /// Asymmetric groups, x ~ zero + step * code, step and zero in fp16. Source: KIVI (Liu et al.
 /// 2024).
@@ -20,7 +20,7 @@ struct KiviCache {
 
 /// Keys by channel, in groups of 32 consecutive entries (the last may be shorter). T is float,
 /// kv::Half or kv::BFloat16; Code std::uint16_t or std::uint32_t. from [rows, capacity, head_dim].
-/// Errors: ContractError if head_dim is no multiple of 32, or a span is shorter than its shape.
+/// Errors: ContractError if head_dim is not a multiple of 32, or a span is shorter than its shape.
 template <class T, class Code>
 void kivi_quantise_keys(Stream stream, const kernels::QuantShape& shape, Span<const T> from,
                         Span<Code> codes, Span<kv::Half> steps, Span<kv::Half> zeros);
@@ -29,7 +29,7 @@ template <class T, class Code>
 void kivi_quantise_values(Stream stream, const kernels::QuantShape& shape, Span<const T> from,
                           Span<Code> codes, Span<kv::Half> steps, Span<kv::Half> zeros);
 
-/// codes = e4m3(from / scale), saturating. Errors: as above, and scale > 0.
+/// codes = e4m3(from / scale), saturating. Errors: as above, and ContractError unless scale > 0.
 template <class T>
 void quantise_fp8(Stream stream, const kernels::QuantShape& shape, float scale, Span<const T> from,
                   Span<std::uint64_t> codes);
@@ -39,9 +39,9 @@ struct Fp8Cache {
   float key_scale = 1, value_scale = 1;
 };
 
-/// The entries that KIVI keeps in full precision: of n entries the last n % length keys, and the
-/// last length values (all where there are fewer), each part from the start of its row's memory on.
-/// length is a multiple of 32; 0: nothing is kept, and keys and values are empty.
+/// The entries that KIVI keeps in full precision: of n entries the last n % length keys and the
+/// last length values (all if there are fewer), each stored from the start of its row. length is a
+/// multiple of 32; 0: none, and keys and values are empty.
 template <class T>
 struct KiviResidual {
   Span<const T> keys{}, values{};  // [rows, length, head_dim]

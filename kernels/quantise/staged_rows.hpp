@@ -46,8 +46,8 @@ struct Place {
   }
 };
 
-/// A tile of an array of kCount elements per entry: a thread's part in registers, the whole in
-/// shared memory.
+/// A tile of an array of kCount elements per entry: each thread's part is in registers, the whole
+/// tile in shared memory.
 template <class E, int kCount>
 struct Strip {
   static constexpr int kVector = kv::Vec16<E>::kSize;
@@ -102,7 +102,7 @@ struct FormatTile {
 template <class Format>
 struct StagedRows {
   static constexpr int kPer = static_cast<int>(kernels::kQuantPerLane);
-  static constexpr int kAhead = 1;  // tiles are ahead
+  static constexpr int kAhead = 1;  // tiles are prefetched instead
   using Row = WideRow<kPer>;
   Format format;
   Span<const std::int32_t> pages;
@@ -151,7 +151,7 @@ struct StagedRows {
   }
 };
 
-/// Attention over a cache of `format`, whose arrays are checked.
+/// Launches attention over a cache of `format`, whose arrays were checked before.
 template <class T, int kHeadDim, class Format>
 void launch_staged(Stream stream, const DecodeShape& shape, const Format& format,
                    const DecodeAttention<T>& a) {
@@ -165,11 +165,11 @@ void launch_staged(Stream stream, const DecodeShape& shape, const Format& format
   launch_combine(stream, shape, a);
 }
 
-/// Errors: ContractError unless each array holds what the shape says, in whole 16 bytes.
+/// Errors: ContractError unless each array has the size of the shape and is a multiple of 16 bytes.
 template <class E>
 void check_array(const DecodeShape& s, Span<const E> array, std::int64_t per_entry,
                  const char* what) {
-  const bool is_paged = s.page > 0;  // kernels cannot know which pages there are: one at least
+  const bool is_paged = s.page > 0;  // the pages in use are unknown here: require at least one
   const std::int64_t run = (is_paged ? s.page : s.capacity) * per_entry;
   KVSIM_LAUNCH_CHECK(array.size >= s.n_kv_heads * run * (is_paged ? 1 : s.caches()), what);
   KVSIM_LAUNCH_CHECK(run * static_cast<std::int64_t>(sizeof(E)) % 16 == 0,
@@ -192,7 +192,7 @@ void check_format(const DecodeShape& s, const Format& format, const DecodeAttent
   check_array(s, format.value_scales, Format::kValueScales, kScales);
 }
 
-/// Calls launch(format of 64 or 128 channels).
+/// Calls launch with the format instantiated for 64 or 128 channels.
 template <template <int> class Format, class T, class Cache>
 void attend_format(Stream stream, const DecodeShape& shape, const Cache& cache,
                    const DecodeAttention<T>& a) {

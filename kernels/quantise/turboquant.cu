@@ -10,8 +10,8 @@ namespace {
 
 using kernels::QuantShape;
 
-/// Stores eight codes per lane as a stream of bits; all lanes of a warp take part. Of 3 bits, four
-/// neighbouring lanes share three words.
+/// Stores eight codes per lane as a bit stream; must be called by all lanes of a warp. With 3 bits,
+/// four neighbouring lanes share three words.
 template <int kBits>
 KVSIM_DEVICE void store_codes(Span<std::uint32_t> codes, const RowLane& lane, std::uint32_t word) {
   if constexpr (kBits == 4) {
@@ -46,7 +46,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kEncodeThreads)
   KVSIM_UNROLL
   for (int j = 0; j < kLaneChannels; ++j) {
     const float y = kv::product(x[j], scale);
-    std::uint32_t code = 0;  // the number of midpoints at most y
+    std::uint32_t code = 0;  // number of midpoints <= y
     KVSIM_UNROLL
     for (int c = 0; c + 1 < (1 << kBits); ++c) {
       const float middle = (gaussian_level<kBits>(c) + gaussian_level<kBits>(c + 1)) / 2;

@@ -14,13 +14,14 @@ constexpr int kThreads = 256;
 constexpr int kRowsAThread = kTile * kTile / kThreads;
 constexpr std::int64_t kColumnThreads = 128;
 
-/// Rows of one more than head_dim, so that the lanes of a warp read different banks.
+/// Rows are padded by one element so that the lanes of a warp read different banks.
 template <int kHeadDim>
 struct Tiles {
   SharedArray<float, kTile*(kHeadDim + 1)> q, k;
 };
 
-/// Rows [first, first + kTile) of a head's matrix of `tokens`, as far as `end`, by all threads.
+/// Loads rows [first, first + kTile) of a head's matrix of `tokens` rows, up to `end`, by all
+/// threads.
 template <class T, int kHeadDim>
 KVSIM_DEVICE void load_tile(Span<const T> from, std::int64_t head, std::int64_t tokens,
                             std::int64_t first, std::int64_t end,
@@ -37,7 +38,8 @@ KVSIM_DEVICE void load_tile(Span<const T> from, std::int64_t head, std::int64_t 
   }
 }
 
-/// A tile of keys and one of queries of one head a block; a warp writes rows of 32 keys.
+/// Each block handles one tile of keys and one tile of queries of a head; a warp writes rows of 32
+/// keys.
 template <class T, int kHeadDim>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     matrix_kernel(EagerScoreShape shape, float scale, Span<const T> q, Span<const T> keys,
@@ -58,7 +60,8 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     const int r = warp * kRowsAThread + i;
     if (row + r >= end) break;
     float logit = __uint_as_float(0xFF800000U);
-    if (key <= shape.first + row + r) {  // eager code multiplies masked values; the result is equal
+    if (key <= shape.first + row + r) {  // eager code also computes masked values; the result is
+                                         // equal
       float dot = 0;
       for (int j = 0; j < kHeadDim; ++j) {
         dot +=
@@ -71,7 +74,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
   }
 }
 
-/// A thread takes a column of a stored head.
+/// One thread per column of a stored head.
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kColumnThreads)
     column_kernel(EagerScoreShape shape, float log_decay, bool accumulates,
                   Span<const float> probabilities, Span<float> mass) {

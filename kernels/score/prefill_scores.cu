@@ -14,14 +14,15 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpQueries = kTile / kWarps;
 static_assert(kTile == 32, "a lane is a key of the tile");
 
-/// Rows of one more than head_dim, so that the lanes of a warp read different banks.
+/// Rows are padded by one element so that the lanes of a warp read different banks.
 template <int kHeadDim>
 struct Tiles {
   SharedArray<float, kTile*(kHeadDim + 1)> q, k;
   SharedArray<float, kWarps * kTile> sums;
 };
 
-/// Rows [first, first + kTile) of a head's matrix of `tokens`, as far as `end`, by all threads.
+/// Loads rows [first, first + kTile) of a head's matrix of `tokens` rows, up to `end`, by all
+/// threads.
 template <class T, int kHeadDim>
 KVSIM_DEVICE void load_tile(Span<const T> from, std::int64_t head, std::int64_t tokens,
                             std::int64_t first, std::int64_t end,
@@ -49,7 +50,8 @@ KVSIM_DEVICE float dot_of(Tiles<kHeadDim>& tile, int query, int key) {
   return dot;
 }
 
-/// A tile of queries of one head a block; a warp follows the maximum and sum of four of them.
+/// Each block handles a tile of queries of one head; each warp keeps the running maximum and sum of
+/// four queries.
 template <class T, int kHeadDim>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     log_sum_kernel(PrefillScoreShape shape, PrefillScores<T> a) {
@@ -68,7 +70,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
   load_tile<T, kHeadDim>(a.q, head, shape.tokens, first, last + 1, tile.q);
   for (std::int64_t from = 0; from <= last; from += kTile) {
     load_tile<T, kHeadDim>(a.keys, head / shape.group(), shape.tokens, from, last + 1, tile.k);
-    // Keys beyond the last query are not loaded; no query of the tile sees them.
+    // Keys beyond the last query are not loaded; they are masked for all queries of the tile.
     __syncthreads();
     for (int i = 0; i < kWarpQueries; ++i) {
       const std::int64_t t = first + warp * kWarpQueries + i;
@@ -76,7 +78,8 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
       const bool seen = from + lane <= t;
       const float logit = seen ? a.scale * dot_of<kHeadDim>(tile, warp * kWarpQueries + i, lane)
                                : __uint_as_float(0xFF800000U);
-      const float now = fmaxf(highest[i], warp_max(logit));  // a query sees the first key: no -inf
+      const float now = fmaxf(highest[i], warp_max(logit));  // every query attends to the first
+                                                             // key: no -inf
       if (now == __uint_as_float(0xFF800000U)) continue;
       total[i] = total[i] * expf(highest[i] - now) + warp_sum(expf(logit - now));
       highest[i] = now;
@@ -91,7 +94,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
   }
 }
 
-/// A tile of keys of one stored head a block; a lane follows a key's sum.
+/// Each block handles a tile of keys of one stored head; each lane keeps the sum of one key.
 template <class T, int kHeadDim>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads, 4)
     mass_kernel(PrefillScoreShape shape, PrefillScores<T> a) {

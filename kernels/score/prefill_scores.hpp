@@ -5,19 +5,19 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// Attention mass that each key of a prompt drew from its last queries, in two passes that hold no
-/// matrix of scores:
+/// Attention mass of each key of a prompt from its last queries, in two passes that do not store
+/// the score matrix:
 ///
 ///   log_sum[h, t] = ln of the sum over i <= t of e^(scale q[h,t,:] . k[h/group,i,:])
 ///   mass[h/group, i] = sum over the group's heads h and over t >= max(i, first) of
 ///                      decay^(tokens-1-t) e^(scale q[h,t,:] . k[h/group,i,:] - log_sum[h,t])
 ///
-/// first 0 and decay 1 is H2O's accumulated score, decay below 1 ZeroMerge's; first = tokens -
-/// window SnapKV's last window. q [n_heads, tokens, head_dim], keys [n_kv_heads, tokens, head_dim],
-/// T float, kv::Half or kv::BFloat16; log_sum [n_heads, tokens] (of which t >= first is written),
-/// mass [n_kv_heads, tokens]; sums are fp32.
-/// Errors: ContractError if head_dim is not 64 or 128, n_heads no multiple of n_kv_heads, first
-/// outside [0, tokens), decay outside (0, 1], or a span is shorter than its shape.
+/// first = 0 and decay = 1 yield H2O's accumulated score, decay < 1 ZeroMerge's, and first = tokens
+/// - window SnapKV's last window. q [n_heads, tokens, head_dim], keys [n_kv_heads, tokens,
+/// head_dim], T float, kv::Half or kv::BFloat16; log_sum [n_heads, tokens] (only t >= first is
+/// written), mass [n_kv_heads, tokens]; sums are fp32. Errors: ContractError if head_dim is not 64
+/// or 128, n_heads is not a multiple of n_kv_heads, first is outside [0, tokens), decay is outside
+/// (0, 1], or a span is shorter than its shape.
 template <class T>
 struct PrefillScores {
   Span<const T> q, keys;

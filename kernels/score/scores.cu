@@ -41,7 +41,7 @@ KVSIM_DEVICE float log_add(float a, float b) {
   return high == minus_infinity() ? high : high + logf(expf(a - high) + expf(b - high));
 }
 
-/// A thread takes an entry.
+/// One thread per entry.
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     log_average_kernel(kernels::ScoreShape shape, float log_keep, float log_take,
                        Span<const float> logits, Span<float> log_average) {

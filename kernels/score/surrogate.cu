@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kTokensABlock = 4;
 
-/// A warp takes one (token, head).
+/// One warp per (token, head).
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(32 * kTokensABlock)
     linear_kernel(kernels::SurrogateShape shape, LinearScores<T> a) {

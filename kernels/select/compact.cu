@@ -6,7 +6,7 @@ namespace {
 
 constexpr std::int64_t kThreads = 256;
 
-/// A thread moves 16 bytes of an entry.
+/// Each thread copies 16 bytes of an entry.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     gather_kernel(kernels::GatherShape shape, Span<const T> from, Span<const std::int32_t> kept,

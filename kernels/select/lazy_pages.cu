@@ -6,7 +6,7 @@ namespace {
 
 constexpr std::int64_t kThreads = 128;
 
-/// A thread takes an entry that leaves.
+/// One thread per dropped entry.
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads) lazy_kernel(kernels::LazyPageShape shape, LazyPages a) {
   if (grid_thread() >= shape.rows * shape.max_leaving) return;
   const std::int64_t row = grid_thread() / shape.max_leaving;
@@ -15,7 +15,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads) lazy_kernel(kernels::LazyPageShape sh
   const std::int32_t page = kv::load(a.pages, row * shape.pages_per_sequence + entry / shape.page);
   kv::store(a.bias, row * shape.pages_per_sequence * shape.page + entry,
             __uint_as_float(0xFF800000U));
-  if (kv::atomic_add(a.live, page, -1) == 1) {  // the page's last
+  if (kv::atomic_add(a.live, page, -1) == 1) {  // the last entry of the page
     kv::store(a.freed, kv::atomic_add(a.n_freed, 0, 1), page);
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Entries of a row that stay, numbered in their order by one block.
+// Numbering of the kept entries of a row, in order, by one block.
 
 #include "kernels/warp.hpp"
 
@@ -13,9 +13,9 @@ struct RankTile {
   SharedArray<std::uint32_t, 2 * kRankWarps> counts;  // of the two tiles in flight
 };
 
-/// Calls emit(entry, stays, rank) for each entry below `entries` in tiles of the block, `stays`
-/// what keeps(entry) says, `rank` how many before it stay. Returns in every thread how many stay.
-/// By all kRankThreads threads of a block.
+/// Calls emit(entry, stays, rank) for each entry below `entries`, in tiles of the block: `stays` is
+/// keeps(entry), `rank` the number of kept entries before it. Returns the number of kept entries in
+/// every thread. Must be called by all kRankThreads threads of a block.
 template <class Keeps, class Emit>
 KVSIM_DEVICE std::int64_t rank_kept(RankTile& tile, std::int64_t entries, Keeps keeps, Emit emit) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -29,7 +29,7 @@ KVSIM_DEVICE std::int64_t rank_kept(RankTile& tile, std::int64_t entries, Keeps 
     if (threadIdx.x % 32 == 0) {
       kv::store(tile.counts, parity * kRankWarps + warp, static_cast<std::uint32_t>(__popc(lanes)));
     }
-    __syncthreads();  // the counts of the tile before are in the other half
+    __syncthreads();  // the previous tile's counts are in the other half
     std::int64_t rank = before + __popc(lanes & lanes_before);
     for (int w = 0; w < kRankWarps; ++w) {
       const std::uint32_t count = kv::load(tile.counts, parity * kRankWarps + w);

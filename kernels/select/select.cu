@@ -9,9 +9,10 @@ using kernels::SelectShape;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBins = 256;  // of eight bits
+constexpr int kBins = 256;  // one per 8-bit digit
 
-/// Calls act(entry, score) for the entries of row `row`, 16 bytes a thread, then the last three.
+/// Calls act(entry, score) for the entries of row `row`, 16 bytes per thread, then for up to three
+/// remaining entries.
 template <class Act>
 KVSIM_DEVICE void for_row(const SelectShape& shape, std::int64_t row, Span<const float> scores,
                           Act act) {
@@ -33,7 +34,8 @@ struct WarpMinima {
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     argmin_kernel(SelectShape shape, Span<const float> scores, Span<std::int64_t> position) {
   auto& tile = kv::shared<WarpMinima>();
-  // Score above, entry below: the least word is the least score, and of equals the first.
+  // Score in the high half, entry in the low half: the smallest word is the first entry with the
+  // lowest score.
   std::uint64_t min = ~std::uint64_t{0};
   for_row(shape, blockIdx.x, scores, [&](std::int64_t e, float x) {
     const std::uint64_t key =
@@ -54,12 +56,13 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
 
 struct RadixTile {
   SharedArray<std::uint32_t, kBins> bins;
-  SharedArray<std::uint32_t, 2> digit;            // chosen, and how many of it are to be kept
+  SharedArray<std::uint32_t, 2> digit;            // the chosen digit, and the number of its keys to
+                                                  // keep
   SharedArray<std::uint32_t, 2 * kWarps> counts;  // of the two tiles in flight
 };
 
-/// Counts the digits at `shift` of the keys that agree with `prefix` above it, then sets the digit
-/// of the keep-th greatest, and how many of that digit to keep.
+/// Counts the digits at `shift` of the keys that match `prefix` above it, then sets the digit of
+/// the keep-th greatest key and the number of keys with that digit to keep.
 KVSIM_DEVICE void choose_digit(RadixTile& tile, const SelectShape& shape, Span<const float> scores,
                                int shift, std::uint32_t& prefix, std::uint32_t& keep) {
   kv::store(tile.bins, threadIdx.x, 0U);
@@ -110,7 +113,8 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
   const std::int64_t row = blockIdx.x;
   const std::int64_t n_kept = smaller(shape.keep, shape.entries);
   std::uint32_t threshold = 0;
-  auto ties = static_cast<std::uint32_t>(n_kept);  // in the end: how many equal to the threshold
+  auto ties = static_cast<std::uint32_t>(n_kept);  // at the end: number of kept keys equal to the
+                                                   // threshold
   for (int shift = 24; shift >= 0; shift -= 8) {
     choose_digit(tile, shape, scores, shift, threshold, ties);
   }
@@ -134,7 +138,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
                 static_cast<std::uint32_t>(__popc(greater_lanes)) |
                     (static_cast<std::uint32_t>(__popc(equal_lanes)) << 16U));
     }
-    __syncthreads();  // the counts of the tile before are in the other half
+    __syncthreads();  // the previous tile's counts are in the other half
     std::int64_t g = greater_before + __popc(greater_lanes & lanes_before);
     std::int64_t q = equal_before + __popc(equal_lanes & lanes_before);
     for (int w = 0; w < kWarps; ++w) {

@@ -5,7 +5,7 @@
 
 #include "kernels/shapes/traffic.hpp"
 
-// Decode attention, over rows of the element's type.
+// Decode attention over rows of the element type.
 
 namespace kvsim::kernels {
 
@@ -13,12 +13,14 @@ namespace kvsim::kernels {
 struct DecodeShape {
   std::int64_t batch = 1, n_heads = 1, n_kv_heads = 1;
   std::int64_t head_dim = 128;  // 64 or 128
-  std::int64_t entries = 1;     // attended, the same for every sequence and head
+  std::int64_t entries = 1;     // attended to, the same for every sequence and head
   std::int64_t capacity = 1;    // entries between one head's cache and the next, >= entries
   std::int64_t entries_per_split = 512;  // a multiple of kDecodeTile
-  std::int64_t page = 0;                 // entries a page, a divisor of kDecodeTile; 0: contiguous
-  std::int64_t pages_per_sequence = 0;   // of the table
-  std::int64_t sequences = 0;            // caches, where query rows share them; 0: one a row
+  std::int64_t page = 0;                 // entries per page, a divisor of kDecodeTile; 0:
+                                         // contiguous
+  std::int64_t pages_per_sequence = 0;   // columns of the page table
+  std::int64_t sequences = 0;            // number of caches if query rows share them; 0: one per
+                                         // row
 
   [[nodiscard]] constexpr std::int64_t caches() const { return sequences > 0 ? sequences : batch; }
   [[nodiscard]] constexpr std::int64_t group() const { return n_heads / n_kv_heads; }
@@ -30,9 +32,9 @@ inline constexpr std::int64_t kDecodeTile = 64;
 inline constexpr std::int64_t kDecodeThreads = 128;
 inline constexpr std::int64_t kDecodeMaxHeads = 8;  // query heads that share a read of the cache
 
-/// What one split kernel and the combining one move, of a cache that a lane reads `per_lane`
-/// elements of an entry from, `cache_bytes` in all. Beyond the cache: each block's rows of lanes
-/// read their queries each; the query heads of a group read an entry's bias each; the partial
+/// Traffic of one split kernel and the combining kernel, for a cache of `cache_bytes` bytes from
+/// which a lane reads `per_lane` elements of an entry. Besides the cache, each row of lanes of a
+/// block reads its queries, each query head of a group reads an entry's bias, and the partial
 /// results of every split are written and read in fp32, with a maximum and a sum.
 [[nodiscard]] constexpr KernelTraffic split_traffic(const DecodeShape& s, std::int64_t cache_bytes,
                                                     std::int64_t per_lane,
@@ -49,11 +51,11 @@ inline constexpr std::int64_t kDecodeMaxHeads = 8;  // query heads that share a 
   return {Bytes{cache_bytes + queries + bias + partials}, Bytes{logits + partials + out + log_sum},
           0, 2};
 }
-/// Times each stored head's cache is read: once for every eight query heads of a group.
+/// Number of times that each stored head's cache is read: once per eight query heads of a group.
 [[nodiscard]] constexpr std::int64_t cache_reads(const DecodeShape& s) {
   return ceil_div(s.group(), kDecodeMaxHeads);
 }
-/// Rows of the element's type. Page numbers are read once for every read of the cache.
+/// Rows of the element type. Page numbers are read once per read of the cache.
 [[nodiscard]] constexpr KernelTraffic decode_traffic(const DecodeShape& s,
                                                      std::int64_t element_bytes, bool with_bias,
                                                      bool with_logits, bool with_log_sum) {
@@ -62,10 +64,10 @@ inline constexpr std::int64_t kDecodeMaxHeads = 8;  // query heads that share a 
   return split_traffic(s, s.batch * cache_reads(s) * (s.entries * entry + pages),
                        16 / element_bytes, element_bytes, with_bias, with_logits, with_log_sum);
 }
-/// A ragged batch: the sum of what each query row of `lengths` moves on its own, which
-/// `alone(DecodeShape)` gives for a batch of one, and zeros for rows without entries. Each warp of
-/// a split's block reads the row's length, and its cache's number where rows share caches; so does
-/// the combining one its length.
+/// Traffic of a ragged batch: the sum of `alone(DecodeShape)`, the traffic of a batch of one, over
+/// the query rows of `lengths`, and written zeros for rows without entries. Each warp of a split's
+/// block reads the row's length, and its cache's index if rows share caches; the combining warp
+/// reads the length.
 template <class Alone>
 [[nodiscard]] constexpr KernelTraffic ragged_traffic(const DecodeShape& s,
                                                      std::span<const std::int32_t> lengths,
@@ -93,8 +95,8 @@ template <class Alone>
   return 4 * s.batch * s.n_heads * s.entries * s.head_dim;
 }
 
-/// Logits of a score row into probabilities, in place; a row's sum is read by each of its threads
-/// (a thread takes four entries, those of the last three at most one each).
+/// Converts the logits of a score row to probabilities in place. Each thread of a row reads the
+/// row's sum; a thread handles four entries, or one of the last up to three.
 [[nodiscard]] constexpr KernelTraffic normalise_traffic(std::int64_t rows, std::int64_t entries) {
   const std::int64_t threads = entries / 4 + entries % 4;
   return {Bytes{4 * rows * (entries + threads)}, Bytes{4 * rows * entries}};

@@ -4,7 +4,7 @@
 
 #include "kernels/shapes/traffic.hpp"
 
-// Streams that measure the ceiling.
+// Streaming kernels that measure the peak bandwidth.
 
 namespace kvsim::kernels {
 
@@ -15,7 +15,7 @@ struct BandwidthShape {
 };
 inline constexpr std::int64_t kBandwidthThreads = 256;
 
-/// Reads all, writes a partial sum a block.
+/// Reads everything and writes one partial sum per block.
 [[nodiscard]] constexpr KernelTraffic read_traffic(const BandwidthShape& s) {
   return {Bytes{4 * s.n}, Bytes{4 * s.blocks}};
 }

@@ -4,7 +4,7 @@
 
 #include "kernels/shapes/traffic.hpp"
 
-// What moves within a cache, into it and out of it.
+// Copies within a cache, into it and out of it.
 
 namespace kvsim::kernels {
 
@@ -14,7 +14,7 @@ struct GatherShape {
   std::int64_t entry_bytes = 256;  // a multiple of 16
   std::int64_t capacity_from = 1, capacity_to = 1, kept = 1;
 };
-/// A position is read once for every 16 bytes of its entry.
+/// A position is read once per 16 bytes of its entry.
 [[nodiscard]] constexpr KernelTraffic gather_traffic(const GatherShape& s) {
   const std::int64_t moved = s.rows * s.kept * s.entry_bytes;
   return {Bytes{moved + moved / 16 * 4}, Bytes{moved}};
@@ -26,7 +26,7 @@ struct AppendShape {
   std::int64_t entry_bytes = 256;  // a multiple of 16
   std::int64_t slots = 1;          // entries of the whole cache
 };
-/// A slot's number is read once for every 16 bytes of its entry.
+/// A slot's index is read once per 16 bytes of its entry.
 [[nodiscard]] constexpr KernelTraffic append_traffic(const AppendShape& s) {
   const std::int64_t moved = s.rows * s.entry_bytes;
   return {Bytes{moved + moved / 16 * 8}, Bytes{moved}};
@@ -38,7 +38,7 @@ struct MoveShape {
   std::int64_t entry_bytes = 256;  // a multiple of 16
   std::int64_t slots = 1;          // entries of the whole cache
 };
-/// Both slots' numbers are read once for every 16 bytes of an entry.
+/// The indices of both slots are read once per 16 bytes of an entry.
 [[nodiscard]] constexpr KernelTraffic move_traffic(const MoveShape& s) {
   const std::int64_t moved = s.moves * s.entry_bytes;
   return {Bytes{moved + moved / 16 * 16}, Bytes{moved}};
@@ -55,15 +55,15 @@ struct ConcatShape {
   return {longer, longer};
 }
 
-/// Entries that leave a paged cache.
+/// Entries evicted from a paged cache.
 struct LazyPageShape {
   std::int64_t rows = 1, max_leaving = 1;
   std::int64_t page = 16;               // entries
-  std::int64_t pages_per_sequence = 1;  // of the table
+  std::int64_t pages_per_sequence = 1;  // columns of the page table
   std::int64_t n_pages = 1;
 };
-/// Each entry's number; of the `leaving` that are there their page's, and a bias. A count an entry
-/// and one more a page freed are atomic.
+/// Reads each entry's index and, for the `leaving` evicted entries, their page number; writes a
+/// bias for each. One atomic per evicted entry and one more per freed page.
 [[nodiscard]] constexpr KernelTraffic lazy_page_traffic(const LazyPageShape& s,
                                                         std::int64_t leaving, std::int64_t freed) {
   return {Bytes{4 * s.rows * s.max_leaving + 4 * leaving}, Bytes{4 * leaving + 4 * freed},

@@ -4,7 +4,7 @@
 
 #include "kernels/shapes/traffic.hpp"
 
-// The score pass of a prompt.
+// The scoring pass over a prompt.
 
 namespace kvsim::kernels {
 
@@ -12,24 +12,24 @@ struct PrefillScoreShape {
   std::int64_t n_heads = 1, n_kv_heads = 1;
   std::int64_t head_dim = 128;  // 64 or 128
   std::int64_t tokens = 1;
-  std::int64_t first = 0;  // query rows from here on count
+  std::int64_t first = 0;  // first query row that is scored
 
   [[nodiscard]] constexpr std::int64_t group() const { return n_heads / n_kv_heads; }
-  /// The first query tile's start, of those that see keys from `key` on.
+  /// Start of the first query tile that attends to the key tile starting at `key`.
   [[nodiscard]] constexpr std::int64_t first_seeing(std::int64_t key) const;
 };
-inline constexpr std::int64_t kPrefillTile = 32;  // queries, and keys, that a block holds
+inline constexpr std::int64_t kPrefillTile = 32;  // queries, and keys, per block
 
 constexpr std::int64_t PrefillScoreShape::first_seeing(std::int64_t key) const {
   return key <= first ? first : first + (key - first) / kPrefillTile * kPrefillTile;
 }
-/// First pass: queries once, and for each tile of them the keys up to its last. Second: keys once,
-/// and for each tile of them the queries of each head from the first tile that sees one on, with
-/// their logarithms for each (query, key) that is seen.
+/// First pass: reads queries once, and for each query tile the keys up to its last. Second pass:
+/// reads keys once, and for each key tile the queries of each head from the first tile that attends
+/// to it, with a log_sum for each unmasked (query, key) pair.
 [[nodiscard]] constexpr KernelTraffic prefill_score_traffic(const PrefillScoreShape& s,
                                                             std::int64_t element_bytes) {
   const std::int64_t row = s.head_dim * element_bytes;
-  std::int64_t rows = 0;  // of a query head
+  std::int64_t rows = 0;  // rows per query head
   for (std::int64_t t = s.first; t < s.tokens; t += kPrefillTile) {
     const std::int64_t end = t + kPrefillTile < s.tokens ? t + kPrefillTile : s.tokens;
     rows += end - t + end;
@@ -42,18 +42,18 @@ constexpr std::int64_t PrefillScoreShape::first_seeing(std::int64_t key) const {
           Bytes{4 * s.n_heads * (s.tokens - s.first) + 4 * s.n_kv_heads * s.tokens}, 0, 2};
 }
 
-/// The same mass by eager steps: matrices of all keys for `rows` query rows from `first` on.
+/// The same mass by eager kernels: matrices of all keys for `rows` query rows starting at `first`.
 struct EagerScoreShape {
   std::int64_t n_heads = 1, n_kv_heads = 1;
   std::int64_t head_dim = 128;  // 64 or 128
   std::int64_t tokens = 1;
   std::int64_t first = 0;
-  std::int64_t rows = 1;  // of a chunk, where there are several
+  std::int64_t rows = 1;  // rows of a chunk if there are several
 
   [[nodiscard]] constexpr std::int64_t group() const { return n_heads / n_kv_heads; }
 };
-/// Queries once for every tile of keys, keys for each query head and every tile of queries; the
-/// whole matrix is written, what the mask hides too.
+/// Queries are read once per tile of keys, keys once per query head and tile of queries. The whole
+/// matrix is written, including masked elements.
 [[nodiscard]] constexpr KernelTraffic score_matrix_traffic(const EagerScoreShape& s,
                                                            std::int64_t element_bytes) {
   const std::int64_t row = s.head_dim * element_bytes;

@@ -4,17 +4,18 @@
 
 #include "kernels/shapes/attention.hpp"
 
-// Caches of few bits, and of directions that two layers share.
+// Low-bit caches, and caches of directions shared by two layers.
 
 namespace kvsim::kernels {
 
-inline constexpr std::int64_t kQuantGroup = 32;   // entries (keys) or channels (values) to a step
-inline constexpr std::int64_t kQuantPerLane = 8;  // channels to a word of codes
+inline constexpr std::int64_t kQuantGroup = 32;   // entries (keys) or channels (values) per step
+inline constexpr std::int64_t kQuantPerLane = 8;  // channels per word of codes
 
-/// Keys or values of `rows` stored heads to be packed in groups.
+/// Keys or values of `rows` stored heads, packed in groups.
 struct QuantShape {
   std::int64_t rows = 1, entries = 1;
-  std::int64_t capacity = 1;    // entries between one row's memory and the next, both sides
+  std::int64_t capacity = 1;    // entries between one row's memory and the next, in source and
+                                // codes
   std::int64_t head_dim = 128;  // a multiple of kQuantGroup
 };
 /// Keys are read twice: for their range, then for their codes. Step and zero are fp16.
@@ -37,7 +38,7 @@ struct QuantShape {
           Bytes{s.rows * s.entries * s.head_dim}};
 }
 
-/// Entries of KIVI's cache that are packed: keys in whole runs of `residual`, values all but the
+/// Entries of KIVI's cache that are packed: keys in whole runs of `residual`, values all except the
 /// newest `residual`. residual 0: all.
 [[nodiscard]] constexpr std::int64_t packed_keys(std::int64_t entries, std::int64_t residual) {
   return residual > 0 ? entries / residual * residual : entries;
@@ -45,8 +46,8 @@ struct QuantShape {
 [[nodiscard]] constexpr std::int64_t packed_values(std::int64_t entries, std::int64_t residual) {
   return entries > residual ? entries - residual : 0;
 }
-/// Bytes of one stored head of KIVI's cache: codes with a step and a zero, in fp16, of each group,
-/// and the residual's whole rows. What models/methods calls its size law.
+/// Bytes of one stored head of KIVI's cache: codes with an fp16 step and zero per group, and the
+/// unpacked rows of the residual. The size law in models/methods.
 [[nodiscard]] constexpr std::int64_t kivi_bytes(const DecodeShape& s, std::int64_t bits,
                                                 std::int64_t element_bytes, std::int64_t residual) {
   const std::int64_t keys = packed_keys(s.entries, residual);
@@ -55,8 +56,8 @@ struct QuantShape {
          values * s.head_dim / kQuantGroup * 4 +
          (2 * s.entries - keys - values) * s.head_dim * element_bytes;
 }
-/// Scales that the lanes of the kernel read beyond once each: of a group of keys, each row of lanes
-/// that meets it reads the steps and zeros; of a value's, each of the four lanes of a group.
+/// Number of repeated reads of scales: each row of lanes that processes a group of keys reads its
+/// steps and zeros, and each of the four lanes of a value's group reads its step and zero.
 [[nodiscard]] constexpr std::int64_t kivi_scale_rereads(const DecodeShape& s,
                                                         std::int64_t residual) {
   const std::int64_t keys = packed_keys(s.entries, residual);
@@ -68,7 +69,7 @@ struct QuantShape {
   return of_keys +
          packed_values(s.entries, residual) * (s.head_dim / kQuantGroup) * (kLanes - 1) * 4;
 }
-/// Decode attention over KIVI's cache, the residual's rows read as they are.
+/// Decode attention over KIVI's cache; the residual's rows are read unpacked.
 [[nodiscard]] constexpr KernelTraffic decode_kivi_traffic(const DecodeShape& s, std::int64_t bits,
                                                           std::int64_t element_bytes,
                                                           std::int64_t residual, bool with_bias,
@@ -78,9 +79,9 @@ struct QuantShape {
   return split_traffic(s, s.batch * s.n_kv_heads * cache_reads(s) * head, kQuantPerLane,
                        element_bytes, with_bias, with_logits, with_log_sum);
 }
-/// Over directions that two layers share, of whose entries `retained` keys and values together, of
-/// all stored heads, are read whole instead. Each lane of a row reads where the entry is retained,
-/// and of one that is not the norm.
+/// Decode attention over directions shared by two layers. `retained` keys and values in total, over
+/// all stored heads, are read unmerged instead. Each lane of a row reads the entry's retained_at,
+/// and its norm if the entry is not retained.
 [[nodiscard]] constexpr KernelTraffic decode_folded_traffic(const DecodeShape& s,
                                                             std::int64_t retained,
                                                             std::int64_t element_bytes) {

@@ -4,20 +4,20 @@
 
 #include "kernels/shapes/products.hpp"
 
-// What a decode loop runs between its products and its attention.
+// Kernels of a decode loop besides matrix products and attention.
 
 namespace kvsim::kernels {
 
-/// The rows of a fused projection: queries, keys and values of one token a sequence.
+/// The rows of a fused projection: queries, keys and values of one token per sequence.
 struct ProjectedShape {
   std::int64_t batch = 1, n_heads = 1, n_kv_heads = 1;
-  std::int64_t head_dim = 128;  // of which a half is whole 16 bytes
+  std::int64_t head_dim = 128;  // half of it is a multiple of 16 bytes
 
   [[nodiscard]] constexpr std::int64_t width() const {
     return (n_heads + 2 * n_kv_heads) * head_dim;
   }
 };
-/// Everything once; each pair that turns reads its cosine and sine.
+/// Everything is read or written once; each rotated pair reads its cosine and sine.
 [[nodiscard]] constexpr KernelTraffic rotate_traffic(const ProjectedShape& s,
                                                      std::int64_t element_bytes) {
   const std::int64_t rows = s.batch * s.width() * element_bytes;
@@ -36,13 +36,13 @@ struct SlotShape {
   std::int64_t rows = 1;
   std::int64_t capacity = 4;  // entries of a row, a multiple of 4
 };
-/// A slot's number a row, with `entries` its entry's position and score; `chosen`: the slot is
-/// read.
+/// Writes a slot index per row and, with `entries`, its position and score; with `chosen` the slot
+/// is read.
 [[nodiscard]] constexpr KernelTraffic open_slots_traffic(const SlotShape& s, bool chosen,
                                                          bool entries) {
   return {Bytes{chosen ? 4 * s.rows : 0}, Bytes{s.rows * (8 + (entries ? 8 : 0))}};
 }
-/// A score an entry, and a position of those that are not pinned.
+/// A score per entry, and a position per unpinned entry.
 [[nodiscard]] constexpr KernelTraffic choose_victims_traffic(std::int64_t rows,
                                                              std::int64_t entries,
                                                              std::int64_t pinned) {

@@ -8,8 +8,8 @@
 
 namespace kvsim::kernels {
 
-/// The traffic of a launch. Bytes are payload, as threads request them: bytes that several threads
-/// read are counted for each, as in the formulas.
+/// The traffic of a launch. Bytes are payload as requested by threads: bytes read by several
+/// threads count once for each thread.
 struct KernelTraffic {
   Bytes loaded, stored;
   std::int64_t atomics = 0;  // on global memory

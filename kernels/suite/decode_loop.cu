@@ -24,7 +24,7 @@ using kernels::KernelTraffic;
 using kernels::LoopMethod;
 using kernels::LoopSpec;
 
-/// `n` elements of a span from `first` on.
+/// `n` elements of a span, starting at `first`.
 template <class T>
 Span<T> part(Span<T> whole, std::int64_t first, std::int64_t n) {
   KVSIM_LAUNCH_CHECK(first >= 0 && n >= 0 && first + n <= whole.size, "a part lies in its whole");
@@ -43,7 +43,7 @@ kernels::DecodeShape attention_shape(const LoopSpec& s, std::int64_t entries) {
           .entries_per_split = s.entries_per_split};
 }
 
-/// Of kStreaming: the place of the entry of `position`, which is no sink.
+/// kStreaming: slot of the entry at `position`, which is not a sink.
 std::int64_t ring_slot(const LoopSpec& s, std::int64_t position) {
   return s.sinks + (position - s.sinks) % (s.budget + 1 - s.sinks);
 }
@@ -114,7 +114,7 @@ struct DecodeLoop<T>::Memory {
   }
 
 #ifdef __CUDACC__
-  Blas blas;  // first: its workspace has room before the cache is made
+  Blas blas;  // first, so that its workspace is allocated before the cache
 #endif
   Array<T> weights, keys, values;
   Array<float> scores;
@@ -141,7 +141,7 @@ DecodeLoop<T>::DecodeLoop(Machine& machine, const LoopSpec& spec)
   const Span<T> all = memory_->weights.span();
   std::int64_t next = 0;
   std::uint64_t drawn = 0;
-  // Products of unit-variance rows keep unit variance; norms' weights are near 1.
+  // Products of unit-variance rows keep unit variance; norm weights are near 1.
   const auto draw = [&](std::int64_t n, double mean, double half) {
     fill_random<T>(stream, counter_key({spec_.seed, ++drawn}), static_cast<float>(mean - half),
                    static_cast<float>(mean + half), part(all, next, n));
@@ -217,7 +217,7 @@ void DecodeLoop<T>::set_cache(std::int64_t layer, const LayerCacheState<T>& stat
   const std::int64_t held = spec_.held(0);
   const std::int64_t d = spec_.model.head_dim;
   const std::int64_t first_row = layer * spec_.cache_rows();
-  // Entries [from, from + n) of a row of the state, to the row's slot.
+  // Copies entries [from, from + n) of a row of the state to the row's slot.
   const auto put = [&](auto& array, const auto& state_of, std::int64_t row, std::int64_t from,
                        std::int64_t slot, std::int64_t n, std::int64_t width) {
     using Values = std::decay_t<decltype(state_of)>;
@@ -227,7 +227,7 @@ void DecodeLoop<T>::set_cache(std::int64_t layer, const LayerCacheState<T>& stat
   };
   for (std::int64_t row = 0; row < spec_.cache_rows(); ++row) {
     if (spec_.method == LoopMethod::kStreaming) {
-      // Input by position, output by place in the ring: p is at sinks + (p - sinks) mod window.
+      // Input by position, output by slot in the ring: p is at sinks + (p - sinks) mod window.
       for (std::int64_t e = 0; e < held; ++e) {
         const std::int64_t p = spec_.prompt - held + e;
         const std::int64_t slot = e < spec_.sinks ? e : ring_slot(spec_, p);
@@ -340,7 +340,7 @@ void DecodeLoop<T>::norm(std::string_view name, Span<const T> weight) {
   });
 }
 
-/// Where the step's entry goes.
+/// Chooses the slots of the step's entries.
 template <class T>
 void DecodeLoop<T>::open(std::int64_t layer) {
   const std::int64_t rows = spec_.cache_rows();
@@ -359,7 +359,7 @@ void DecodeLoop<T>::open(std::int64_t layer) {
     arguments.scores = part(memory_->scores.span(), layer * side, side);
     if (done_ > 0) arguments.victims = part(memory_->victims.span(), layer * rows, rows);
   } else if (layer > 0) {
-    return;  // every layer's are the same
+    return;  // the same slots in every layer
   }
   run("open slots", open_slots_traffic(shape, arguments.victims.size > 0, spec_.scores()),
       [&](Stream s) { open_slots(s, shape, arguments); });

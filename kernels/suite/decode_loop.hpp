@@ -10,47 +10,47 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// The contents of one layer's cache; rows are (sequence, stored head) pairs. Entry e of a row is
-/// the first, second, … of its memory.
+/// The contents of one layer's cache; rows are (sequence, stored head) pairs. Entry e is at place e
+/// of its row's memory.
 template <class T>
 struct LayerCacheState {
   std::vector<T> keys, values;          // [rows, held, head_dim]
-  std::vector<std::int32_t> positions;  // [rows, held]; of methods with scores, else empty
+  std::vector<std::int32_t> positions;  // [rows, held]; for methods with scores, else empty
   std::vector<float> scores;            // likewise
   std::vector<std::int32_t> counts;     // [rows, slots]; kResidual
 };
 
-/// A decode loop of one process: kernels and the library's products (on the simulator plain ones),
-/// weights and cache of random numbers, T their type. Per step and layer: norm, one product for Q,
-/// K and V, rotation, append, attention with the scores and biases its method needs, score update,
-/// choice of a victim, merge, output projection, gated feed-forward; then logits. Left out: prefill
-/// (the cache begins with random entries) and sampling (tokens are drawn beforehand).
+/// A decode loop of one process, with kernels, library products (plain kernels in the simulator),
+/// and weights and cache of random numbers of type T. Per step and layer: norm, one product for Q,
+/// K and V, rotation, append, attention with the scores and biases of the method, score update,
+/// choice of a victim, merge, output projection, gated feed-forward; then logits. Not included:
+/// prefill (the cache starts with random entries) and sampling (tokens are drawn beforehand).
 ///
-/// Under kHeavy and kResidual the next entry takes the victim's slot, so that nothing else moves. A
-/// residual slot's own score is not kept: it is never chosen.
+/// Under kHeavy and kResidual the next entry takes the victim's slot, so that no other entry moves.
+/// Residual slots have no score because they are never chosen.
 template <class T>
 class DecodeLoop {
  public:
-  /// Everything is allocated here, weights drawn. Errors: ContractError for sizes the kernels do
-  /// not have or a budget that is no budget; on a GPU runtime_error where memory or cuBLAS is
-  /// missing.
+  /// Allocates all memory and draws the weights. Errors: ContractError for sizes that the kernels
+  /// do not support or an invalid budget; on a GPU runtime_error without enough memory or without
+  /// cuBLAS.
   DecodeLoop(Machine& machine, const kernels::LoopSpec& spec);
   ~DecodeLoop();
   DecodeLoop(const DecodeLoop&) = delete;
   DecodeLoop& operator=(const DecodeLoop&) = delete;
 
-  /// The prompt's cache of random numbers, positions as a compressed prompt would have them.
+  /// Fills the prompt's cache with random numbers, with the positions of a compressed prompt.
   void fill_cache();
-  /// The prompt's cache as given, held(0) entries a row: of kStreaming and kFull by position, of
-  /// kResidual the residual slots first.
+  /// Sets the prompt's cache, held(0) entries per row: for kStreaming and kFull by position, for
+  /// kResidual with the residual slots first.
   void set_cache(std::int64_t layer, const LayerCacheState<T>& state);
-  /// The first `entries` slots of each row of `layer`, in memory order. After a step under a
-  /// budget, one of budget + 1 slots holds the evicted entry.
+  /// Returns the first `entries` slots of each row of `layer`, in memory order. After a step under
+  /// a budget, one of budget + 1 slots holds the evicted entry.
   [[nodiscard]] LayerCacheState<T> cache(std::int64_t layer, std::int64_t entries) const;
 
-  /// The next step. `after_layer(layer)` may look at its buffers.
+  /// Runs the next step. `after_layer(layer)` may inspect the layer's buffers.
   void step(const std::function<void(std::int64_t)>& after_layer = {});
-  /// Begins again from the first step, with the cache of fill_cache.
+  /// Restarts at the first step, with the cache of fill_cache.
   void rewind();
 
   [[nodiscard]] std::vector<T> weights() const;  // [weight_elements]
@@ -63,10 +63,10 @@ class DecodeLoop {
   /// Tokens of step `step`: [batch].
   [[nodiscard]] std::vector<std::int32_t> tokens(std::int64_t step) const;
 
-  /// Operators since the last call, summed by name in the order they first ran; only the simulator
-  /// counts.
+  /// Returns the operators since the last call, summed by name in the order of their first run;
+  /// counted only in the simulator.
   [[nodiscard]] std::vector<kernels::LoopOp> take_ops();
-  /// Kernel launches of all steps so far, a product as one.
+  /// Number of kernel launches of all steps so far; a product counts as one.
   [[nodiscard]] std::int64_t launches() const { return launches_; }
 
  private:

@@ -26,8 +26,8 @@ struct Product {
   }
 };
 
-/// Projections to queries, keys and values, both halves of a feed-forward block, and logits, of one
-/// row (a GEMV) to 4096.
+/// Projections to queries, keys and values, both halves of a feed-forward block, and logits, for 1
+/// row (a GEMV) to 4096 rows.
 std::vector<Product> products() {
   constexpr std::array<std::array<int, 2>, 4> kWeights{
       {{6144, 4096}, {14336, 4096}, {4096, 14336}, {128256, 4096}}};
@@ -47,8 +47,8 @@ void push_skipped(std::vector<Measurement>& out, const char* name, const std::st
   out.push_back(none);
 }
 
-/// Inputs of bf16, or of fp8 (e4m3), drawn on the device: a product of NaN, or of one number over
-/// and over, takes other power than one of numbers.
+/// bf16 or fp8 (e4m3) inputs, drawn at random on the device: products of NaN or of a constant draw
+/// a different power than products of random numbers.
 class Operands {
  public:
   Operands(const Product& p, bool fp8)
@@ -86,7 +86,7 @@ class Operands {
   Codes codes_a_, codes_b_;
 };
 
-/// FLOPs and bytes a second of one product in `element` bytes a number of its inputs.
+/// Appends the FLOP/s and bytes/s of one product with `element` bytes per input element.
 void push_timed(std::vector<Measurement>& out, const std::string& library, const Product& p,
                 const std::string& words, std::int64_t element,
                 const std::function<void(Stream)>& launch) {
@@ -106,7 +106,7 @@ void push_timed(std::vector<Measurement>& out, const std::string& library, const
   out.push_back(one);
 }
 
-/// Runs `measure`; a product that does not fit, or that the library refuses, fails without
+/// Runs `measure`; a product that does not fit, or that the library rejects, fails without
 /// affecting others.
 void apart(std::vector<Measurement>& out, const char* name, const std::string& shape,
            const std::function<void()>& measure) {

@@ -21,7 +21,7 @@ struct DeviceMemory {
   [[nodiscard]] Bytes used() const { return Bytes{static_cast<std::int64_t>(total - free)}; }
 };
 
-/// Whether a loop for sequences of `tokens` tokens can be made and takes its last step.
+/// Whether a loop for sequences of `tokens` tokens can be created and completes its last step.
 bool fits(const LoopSpec& base, std::int64_t tokens) {
   LoopSpec spec = base;
   spec.prompt = tokens - 1;
@@ -66,7 +66,7 @@ LoopMeasurement measure_loop(const LoopSpec& spec, std::int64_t rounds, bool lon
   KVSIM_MEASURE(cudaSetDevice(0));
   LoopMeasurement out;
   {
-    const DeviceMemory before;  // makes the context
+    const DeviceMemory before;  // creates the context
     out.used_before = before.used();
     out.total = Bytes{static_cast<std::int64_t>(before.total)};
     on_gpu::Machine machine;

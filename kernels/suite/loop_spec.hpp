@@ -16,25 +16,25 @@ struct LoopModel {
   double rope_theta = 500'000, epsilon = 1e-5;
 };
 
-/// What the loop does to its cache.
+/// Cache policy of the loop.
 enum class LoopMethod : std::uint8_t {
   kFull,       // appends
   kStreaming,  // sinks and a ring of the last entries
   kHeavy,      // accumulated scores: H2O
-  kResidual    // the same decayed, what leaves is merged into residual slots: ZeroMerge
+  kResidual    // the same with decay; evicted entries are merged into residual slots: ZeroMerge
 };
 
 /// A loop over `steps` decode steps after a prompt of `prompt` tokens per sequence. Under a method
-/// with a budget the prompt is longer than it: the cache has `budget` entries per stored head
-/// before every step, attends to one more, and drops one.
+/// with a budget the prompt is longer than the budget: the cache has `budget` entries per stored
+/// head before every step, attends to one more, and drops one.
 struct LoopSpec {
   LoopModel model;
   LoopMethod method = LoopMethod::kFull;
   std::int64_t batch = 1, prompt = 1, steps = 1;
-  std::int64_t budget = 0;     // entries; of kFull no matter
-  std::int64_t sinks = 0;      // kStreaming: first entries, kept for good
+  std::int64_t budget = 0;     // entries; ignored by kFull
+  std::int64_t sinks = 0;      // kStreaming: first entries, never evicted
   std::int64_t recent = 0;     // kHeavy, kResidual: last entries that stay
-  std::int64_t slots = 0;      // kResidual: of the budget, for merged entries
+  std::int64_t slots = 0;      // kResidual: entries of the budget that hold merged entries
   float decay = 1, alpha = 0;  // of scores; of the logarithm of counts
   std::uint64_t seed = 0;      // of weights, tokens and the prompt's cache
   std::int64_t entries_per_split = 64;
@@ -43,8 +43,8 @@ struct LoopSpec {
   [[nodiscard]] constexpr bool scores() const {
     return method == LoopMethod::kHeavy || method == LoopMethod::kResidual;
   }
-  /// Entries before the step `step` (from 0), and those a row has room for: whole 16 bytes of
-  /// scores.
+  /// Entries before step `step` (from 0), and the capacity of a row, whose scores are a multiple of
+  /// 16 bytes.
   [[nodiscard]] constexpr std::int64_t held(std::int64_t step) const {
     return method == LoopMethod::kFull ? prompt + step : budget;
   }
@@ -61,7 +61,7 @@ struct LayerWeights {
   std::int64_t input_norm = 0, qkv = 0, out = 0, feed_forward_norm = 0, gate_up = 0, down = 0;
   std::int64_t size = 0;
 };
-/// Where each begins within its layer.
+/// Offset of each weight within its layer.
 [[nodiscard]] constexpr LayerWeights layer_weights(const LoopSpec& s) {
   const LoopModel& m = s.model;
   LayerWeights w;
@@ -83,8 +83,8 @@ struct LayerWeights {
   return s.model.n_layers * s.cache_rows() * s.capacity() * s.model.head_dim;
 }
 
-/// An operator of the loop by the operator graph's name, as often as it ran since the last reset:
-/// the bytes of its launches' formulas, and those that the simulator counted.
+/// An operator of the loop under its name in the operator graph, summed since the last reset: the
+/// bytes of its launches by formula, and as counted by the simulator.
 struct LoopOp {
   std::string name;
   std::int64_t runs = 0;

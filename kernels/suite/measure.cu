@@ -22,7 +22,7 @@ using on_gpu::Stream;
 constexpr int kWarmUp = 3;
 constexpr std::size_t kSamples = 25;
 
-/// A separate stream. Timed work is between two events of one.
+/// A separate stream. Timed work is enclosed by two events on it.
 class OwnStream {
  public:
   OwnStream() { KVSIM_MEASURE(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
@@ -43,7 +43,7 @@ class Mark {
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
   void record(cudaStream_t stream) { KVSIM_MEASURE(cudaEventRecord(event_, stream)); }
-  /// What is put on `stream` from now on comes after this.
+  /// Makes work enqueued on `stream` after this call wait for this event.
   void hold(cudaStream_t stream) const { KVSIM_MEASURE(cudaStreamWaitEvent(stream, event_, 0)); }
   [[nodiscard]] double us_since(const Mark& start) const {
     KVSIM_MEASURE(cudaEventSynchronize(event_));
@@ -60,7 +60,7 @@ struct Sampled {
   double median = 0, spread = 0;
 };
 
-/// Microseconds of `work(stream)` between two events of it.
+/// Microseconds of `work(stream)` between two events on the stream.
 Sampled sample(const OwnStream& on, const std::function<void(cudaStream_t)>& work) {
   Mark start;
   Mark end;
@@ -84,7 +84,7 @@ Measurement made(std::string name, std::string shape, std::string unit, double v
           value,           spread,           static_cast<std::int32_t>(kSamples)};
 }
 
-/// cudaMemcpyAsync both ways, of pinned and of pageable memory.
+/// cudaMemcpyAsync in both directions, with pinned and with pageable memory.
 void host_copies(std::vector<Measurement>& out) {
   const OwnStream stream;
   for (const std::size_t kib : {64, 1024, 16 * 1024, 256 * 1024}) {
@@ -113,7 +113,7 @@ void host_copies(std::vector<Measurement>& out) {
   }
 }
 
-/// The cost of one of many small launches, on a stream one by one and replayed as a graph.
+/// Cost per launch of many small launches, issued one by one on a stream and replayed as a graph.
 void graph_capture(std::vector<Measurement>& out) {
   constexpr int kLaunches = 64;
   const OwnStream stream;
@@ -145,7 +145,8 @@ void graph_capture(std::vector<Measurement>& out) {
                      replayed.median / kLaunches, replayed.spread));
 }
 
-/// How much of the shorter of two works the other hides on a second stream: 1 all of it, 0 none.
+/// Share of the shorter of two workloads that is hidden by the other on a second stream: 1 all, 0
+/// none.
 void two_streams(std::vector<Measurement>& out) {
   const OwnStream first;
   const OwnStream second;
@@ -207,7 +208,7 @@ std::vector<Measurement> measure_device() {
     return {none};
   }
   KVSIM_MEASURE(cudaSetDevice(0));
-  // A failing measurement loses only its own remaining values.
+  // A failing measurement skips only its own remaining values.
   const auto apart = [&](const char* name, void (*measure)(std::vector<Measurement>&)) {
     try {
       measure(out);

@@ -7,11 +7,11 @@ namespace {
 
 struct Entry {
   const char* name;
-  const char* family;  // the cost model's, by whose efficiency a time is predicted
+  const char* family;  // family in the cost model, whose efficiency predicts the time
   void (*cases)(Bench&);
 };
 
-/// One line a kernel.
+/// One line per kernel.
 constexpr Entry kEntries[] = {
     {"stream_read", "elementwise", stream_read_cases},
     {"stream_write", "elementwise", stream_write_cases},

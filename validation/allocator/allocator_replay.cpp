@@ -9,7 +9,7 @@
 namespace kvsim {
 namespace {
 
-/// Gathers one quantity along the events.
+/// Collects one quantity along the events.
 class Comparison {
  public:
   explicit Comparison(std::string name) { out_.name = std::move(name); }
@@ -122,7 +122,7 @@ class Replayer {
     const auto got = allocator_.malloc(Bytes{event.size}, owner_, event.stream);
     if (got) {
       if (refused_there) {
-        allocator_.free(got.value());  // the recording went on without it
+        allocator_.free(got.value());  // the recording continued without it
       } else {
         live_.emplace(event.id, got.value());
       }
@@ -146,7 +146,7 @@ class Replayer {
   }
 
   void compare(const AllocatorEvent& event) {
-    // Between a segment's event and the allocation it is for, recorder and model differ of course.
+    // Between a segment's event and its allocation, recorder and model differ necessarily.
     const bool between = event.op >= AllocatorOp::kSegmentAlloc;
     if (event.reserved) {
       reserved_.add(event.reserved->count(), allocator_.reserved().count(), event.line);
@@ -166,7 +166,7 @@ class Replayer {
   const AllocatorTrace& trace_;
   CachingAllocator allocator_;
   CachingAllocator::OwnerId owner_;
-  std::unordered_map<std::int64_t, CachingAllocator::BlockId> live_;  // looked up, never walked
+  std::unordered_map<std::int64_t, CachingAllocator::BlockId> live_;  // looked up, never iterated
   AllocatorReplay out_;
   Comparison reserved_{"reserved"}, allocated_{"allocated"}, segments_{"segments"};
   std::int64_t recorded_reserved_ = 0, recorded_segments_ = 0;

@@ -53,8 +53,7 @@ bool is_free(AllocatorOp op) {
          op == AllocatorOp::kFreeCompleted;
 }
 
-/// Which tensors are alive, so that a trace that cannot have happened is refused where it goes
-/// wrong.
+/// Tracks live tensors, so that an impossible trace is rejected at its first invalid event.
 class Liveness {
  public:
   void check(const AllocatorEvent& event, const Field& field) {

@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
   throw std::runtime_error{fmt::format("{}: {}", call, std::strerror(errno))};
 }
 
-/// What a child does first: it dies with its parent, and of an interrupt.
+/// Sets up a child process: it dies with its parent and on an interrupt.
 void begin_child() {
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   (void)std::signal(SIGINT, SIG_DFL);
@@ -32,7 +32,7 @@ void begin_child() {
 }
 
 pid_t fork_child() {
-  std::fflush(nullptr);  // what is buffered would be written twice
+  std::fflush(nullptr);  // buffered output would be written twice
   const pid_t child = fork();
   if (child < 0) refuse("fork");
   return child;
@@ -94,7 +94,7 @@ ChildEnd run_apart(const std::function<void(const std::function<void(const std::
       code = 1;
     }
     std::fflush(nullptr);
-    _exit(code);  // the parent's own ends are the parent's
+    _exit(code);  // without running the parent's exit handlers
   }
   close(ends[1]);
   std::string buffer;

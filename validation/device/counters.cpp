@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// PATH's folders, then those of CUDA.
+/// The folders of PATH, then those of CUDA.
 std::vector<fs::path> program_folders() {
   std::vector<fs::path> folders;
   if (const char* path = std::getenv("PATH")) {

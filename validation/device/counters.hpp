@@ -9,20 +9,21 @@
 
 namespace kvsim {
 
-/// A profiler's results for a program's launches, or why there are none.
+/// A profiler's results for a program's launches, or the reason why there are none.
 struct ProfilerRun {
-  std::string problem;  // empty: it ran
-  std::string csv;      // what it wrote
-  std::string output;   // what the program under it printed
+  std::string problem;  // empty on success
+  std::string csv;      // output of the profiler
+  std::string output;   // output of the profiled program
 };
 
-/// Runs `program` under Nsight Compute's `ncu` (of PATH, else where CUDA's installer puts it),
-/// which counts the DRAM bytes of what is launched between cudaProfilerStart and cudaProfilerStop,
-/// for `limit` at most. Never throws for what is missing: "ncu not found" is an answer.
+/// Runs `program` under Nsight Compute's `ncu` (from PATH, else from CUDA's default installation
+/// folder) for at most `limit`. It counts the DRAM bytes of launches between cudaProfilerStart and
+/// cudaProfilerStop. A missing program is not an exception but a `problem`: "ncu not found".
 [[nodiscard]] ProfilerRun run_profiler(const std::vector<std::string>& program,
                                        std::chrono::milliseconds limit);
 
-/// The first of `folders` that has an executable `name`; empty: none.
+/// Returns the path of `name` in the first of `folders` that contains it as an executable; empty if
+/// none does.
 [[nodiscard]] std::filesystem::path find_program(const std::string& name,
                                                  const std::vector<std::filesystem::path>& folders);
 

@@ -122,7 +122,7 @@ std::vector<KernelResult> run_kernels_apart(const std::vector<std::string>& name
       break;
     }
     if (end.why.empty() && !broken.empty() && next > first) continue;  // it broke the device
-    // The kernel at hand took its process with it.
+    // The current kernel terminated its process.
     results.push_back(not_run(
         names[next],
         fmt::format("its process ended: {}", end.why.empty() ? "without a word" : end.why)));

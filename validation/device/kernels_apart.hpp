@@ -10,23 +10,24 @@
 
 namespace kvsim {
 
-/// How the kernels of the suite are run where one of them may break the device for its process.
+/// Functions and limits for running the suite's kernels when a kernel may break the device for its
+/// process.
 struct KernelRuns {
-  /// Every case of one kernel.
+  /// Runs every case of one kernel.
   std::function<std::vector<kernels::KernelResult>(const std::string& kernel)> run;
-  /// Why nothing more can be run in that process; empty: it can.
+  /// Why no further kernel can run in that process; empty if one can.
   std::function<std::string()> fault;
   std::chrono::milliseconds patience{120'000};               // of one kernel
-  std::chrono::milliseconds limit = std::chrono::hours{24};  // of all; the rest is skipped
+  std::chrono::milliseconds limit = std::chrono::hours{24};  // for all kernels; the rest is skipped
 };
 
-/// All of `names` in order, in a child process: where a kernel ends it, hangs or breaks the device,
-/// what was found before is kept, the kernel has a result that says what happened, and another
-/// child goes on with the next.
+/// Runs all of `names` in order in a child process. If a kernel ends the process, hangs or breaks
+/// the device, earlier results are kept, the kernel's result states the failure, and another child
+/// continues with the next kernel.
 [[nodiscard]] std::vector<kernels::KernelResult> run_kernels_apart(
     const std::vector<std::string>& names, const KernelRuns& runs);
 
-/// `list` in a child process, so that this one has not used CUDA.
+/// Runs `list` in a child process, so that this process does not use CUDA.
 [[nodiscard]] DeviceList list_devices_apart(const std::function<DeviceList()>& list);
 
 }  // namespace kvsim

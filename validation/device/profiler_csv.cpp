@@ -21,7 +21,7 @@ constexpr std::string_view kWritten = "dram__bytes_write.sum";
 constexpr std::string_view kError = "==ERROR==";
 constexpr std::string_view kNotPermitted = "ERR_NVGPUCTRPERM";
 
-/// The profiler's own lines as blank ones, so that the numbers of lines stay.
+/// Replaces the profiler's messages by blank lines, so that line numbers are unchanged.
 std::string table_of(std::string_view text) {
   std::string out;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -40,7 +40,7 @@ std::string table_of(std::string_view text) {
                                column, expected, got)};
 }
 
-/// Thousands may be parted by commas.
+/// Thousands may be separated by commas.
 double value_of(const CsvTable& table, std::size_t row, std::size_t column) {
   const std::string& text = table.text(row, column);
   std::string digits;
@@ -67,7 +67,7 @@ double factor_of(const CsvTable& table, std::size_t row, std::size_t column) {
 }
 
 struct Launch {
-  std::size_t row = 0;  // its first
+  std::size_t row = 0;  // its first row
   std::optional<double> read, written;
 };
 

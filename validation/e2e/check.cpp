@@ -24,7 +24,7 @@ using kernels::LoopSpec;
 using Loop = on_sim::DecodeLoop<float>;
 using State = on_sim::LayerCacheState<float>;
 
-// fp32 sums of a few hundred terms through a few layers, of the largest number.
+// Error of fp32 sums of a few hundred terms through a few layers, relative to the largest number.
 constexpr double kAllowed = 2e-5;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -44,8 +44,7 @@ double largest_error(const A& got, const B& expected) {
   return error / size;
 }
 
-/// Slots of a session's table in the order that the loop takes them: residual ones first, then by
-/// position.
+/// Slots of a session's table in the order of the loop: residual slots first, then by position.
 std::vector<std::int32_t> slot_order(const EntryTable& entries) {
   std::vector<std::int32_t> slots;
   for (std::int32_t slot = 0; slot < entries.size(); ++slot) slots.push_back(slot);
@@ -80,7 +79,8 @@ State prompt_cache(const ReferenceForward& run, const LoopSpec& s, std::int64_t 
   return state;
 }
 
-/// Where the loop holds the entry of position `id`; -1: nowhere. `row` of the layer.
+/// Returns the loop's slot of the entry at position `id` in `row` of the layer, or -1 if there is
+/// none.
 std::int64_t slot_of(const LoopSpec& s, const State& state, std::int64_t row, std::int64_t entries,
                      std::int32_t id) {
   if (s.method == LoopMethod::kFull) return id;
@@ -187,7 +187,7 @@ class Checker {
   void compare_score(std::int64_t step, std::int64_t row, const State& state, std::int64_t entries,
                      std::int64_t e, const CacheSession& session, std::int32_t slot) {
     const EntryTable& table = session.entries();
-    if (e < s_.slots) {  // its score is not compared; its count is
+    if (e < s_.slots) {  // only its count is compared, not its score
       if (!table.is_pinned(slot) || state.counts[at(row * s_.slots + e)] != table.count(slot)) {
         problem(fmt::format("a residual slot represents {} tokens at step {}, in the replay {}",
                             state.counts[at(row * s_.slots + e)], step + 1, table.count(slot)));

@@ -18,7 +18,8 @@ void GraphBytes::differ(const char* op, const char* what, const kernels::KernelT
   differ(op, what, all.loaded.count(), all.stored.count());
 }
 
-/// The simulator's plain products read an input for every output (tile), a library's keep it.
+/// The simulator's plain products read an input once per output (tile); library kernels read it
+/// once.
 void GraphBytes::add_product(const char* name, std::int64_t n, std::int64_t k) {
   const std::int64_t m = plan_.loop.batch;
   const std::int64_t bytes = bytes_of(1, plan_.dtype).count();
@@ -29,7 +30,7 @@ void GraphBytes::add_product(const char* name, std::int64_t n, std::int64_t k) {
          traffic.loaded.count() - (m + n) * k * bytes, traffic.stored.count() - m * n * bytes);
 }
 
-/// One layer's step that attends over `entries`.
+/// One step of a layer that attends to `entries` entries.
 void GraphBytes::add_layer_differences(std::int64_t entries) {
   const kernels::LoopSpec& s = plan_.loop;
   const kernels::LoopModel& m = s.model;
@@ -143,7 +144,7 @@ std::vector<CheckedOp> GraphBytes::compare(const std::vector<kernels::LoopOp>& o
     left.erase(found);
   }
   for (const auto& [name, of] : left) {
-    if (of.read + of.written > 0) left_.push_back(name);  // launches by themselves move nothing
+    if (of.read + of.written > 0) left_.push_back(name);  // launches themselves move no bytes
   }
   return out;
 }

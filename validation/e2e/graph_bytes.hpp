@@ -8,17 +8,17 @@
 
 namespace kvsim {
 
-/// Bytes that the operator graph of the stack kvsim-kernels counts over the loop's steps, by
-/// operator, and the named differences of the kernels.
+/// Bytes of the loop's steps in the operator graph of the stack kvsim-kernels, by operator, and the
+/// named differences of the kernels.
 class GraphBytes {
  public:
   explicit GraphBytes(const E2ePlan& plan) : plan_{plan} {}
 
-  /// The decode step `step`, from 0.
+  /// Adds decode step `step`, counted from 0.
   void add_step(std::int64_t step);
-  /// The loop's operators with the graph's bytes for them.
+  /// Returns the loop's operators with the graph's bytes for them.
   [[nodiscard]] std::vector<CheckedOp> compare(const std::vector<kernels::LoopOp>& ops);
-  /// Operators of the graph that the loop does not have.
+  /// Operators of the graph that are missing in the loop.
   [[nodiscard]] const std::vector<std::string>& without_kernel() const { return left_; }
 
  private:

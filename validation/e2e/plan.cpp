@@ -26,8 +26,8 @@ const std::vector<Known>& known() {
       {"full", LoopMethod::kFull, {}},
       {"streaming-llm", LoopMethod::kStreaming, {}},
       {"h2o", LoopMethod::kHeavy, {}},
-      // The new entry takes the slot that the merge freed, where the released code's ring moves one
-      // entry more.
+      // The new entry takes the slot freed by the merge; the ring of the released code moves one
+      // more entry.
       {"zeromerge", LoopMethod::kResidual, {{"layout", std::string{"indirect"}}}}};
   return all;
 }

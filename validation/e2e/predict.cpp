@@ -16,7 +16,7 @@ E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu) {
                        .weight_dtype = plan.dtype,
                        .kv_dtype = plan.dtype,
                        .calibration = &builtin_calibration()}};
-  // The loop computes no prefill: only decoding counts.
+  // The loop does not run a prefill: only decoding counts.
   const auto memory = [&](std::int64_t prompt, std::int64_t output) {
     return point.memory_at({.batch = s.batch, .prompt_tokens = prompt, .output_tokens = output});
   };
@@ -33,7 +33,7 @@ E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu) {
   const auto fits = [&](std::int64_t tokens) {
     return memory(tokens - 1, 1).decode_peak <= out.usable;
   };
-  std::int64_t max = 1;  // fits, or nothing does
+  std::int64_t max = 1;  // fits, or no length does
   while (max < kMaxE2eTokens && fits(2 * max)) max *= 2;
   if (max == 1) {
     out.longest = 0;

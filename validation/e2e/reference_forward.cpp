@@ -61,7 +61,7 @@ ReferenceForward::ReferenceForward(const E2ePlan& plan, std::vector<float> weigh
   }
 }
 
-/// The prompt, and the cache that the method makes of it.
+/// Creates the prompt and the method's cache of it.
 void ReferenceForward::begin(HeadStream& stream, std::int64_t layer, std::int64_t row) {
   const kernels::LoopSpec& s = plan_.loop;
   const std::int64_t group = s.model.n_heads / s.model.n_kv_heads;
@@ -113,7 +113,7 @@ void ReferenceForward::begin(HeadStream& stream, std::int64_t layer, std::int64_
               stream.session->entries().size(), s.held(0));
 }
 
-/// From the projection's rows to the attention's output, a stored head at a time.
+/// Computes the attention's output from the projection's rows, one stored head at a time.
 void ReferenceForward::attend(std::int64_t layer, const std::vector<double>& projected) {
   const kernels::LoopModel& m = plan_.loop.model;
   const std::int64_t d = m.head_dim;

@@ -12,31 +12,32 @@
 
 namespace kvsim {
 
-/// The loop's reference on the CPU: plain sums in double precision over the loop's weights, the
-/// method by its replay. Queries, keys and values are rounded to fp32, the input of replays.
+/// The loop's reference on the CPU: plain sums in double precision with the loop's weights, and the
+/// method's replay. Queries, keys and values are rounded to fp32, the input of replays.
 class ReferenceForward {
  public:
-  /// `weights` as DecodeLoop has them. The prompt's queries, keys and values are random numbers.
+  /// `weights` in the layout of DecodeLoop. The prompt's queries, keys and values are random
+  /// numbers.
   ReferenceForward(const E2ePlan& plan, std::vector<float> weights);
 
-  /// One layer of the last step: what the loop's buffers must hold.
+  /// Expected contents of the loop's buffers for one layer of the last step.
   struct Layer {
     std::vector<double> q, keys, values;  // [batch, heads, head_dim]
     std::vector<double> attended;         // [batch, n_heads, head_dim]
   };
-  /// The next step over `tokens` [batch].
+  /// Runs the next step on `tokens` [batch].
   void step(std::span<const std::int32_t> tokens);
   [[nodiscard]] const Layer& layer(std::int64_t layer) const {
     return layers_[static_cast<std::size_t>(layer)];
   }
   [[nodiscard]] const std::vector<double>& logits() const { return logits_; }
-  /// Of row (sequence * n_kv_heads + head).
+  /// Session of row (sequence * n_kv_heads + head).
   [[nodiscard]] const CacheSession& session(std::int64_t layer, std::int64_t row) const {
     return *streams_[index(layer, row)].session;
   }
 
  private:
-  /// One stored head of one sequence: what was projected, which the session looks into.
+  /// Projections of one stored head of one sequence, which the session reads.
   struct HeadStream {
     std::vector<float> q, keys, values;
     std::unique_ptr<CacheSession> session;

@@ -36,8 +36,8 @@ bool has_floor(const KernelForm& form) {
                      [](const Coefficient& c) { return c.name == "least_us"; });
 }
 
-/// The form's start with its floor at the shortest time: far from that a floor
-/// leaves no trace in any time, and a descent does not find it.
+/// Returns the form's start with its floor at the shortest time. A floor far from it affects no
+/// time, so that a descent cannot find it.
 std::vector<double> floored_start(const KernelForm& form, const Pointers& rows) {
   const auto shortest =
       std::min_element(rows.begin(), rows.end(),
@@ -49,8 +49,9 @@ std::vector<double> floored_start(const KernelForm& form, const Pointers& rows) 
   return start;
 }
 
-/// Whether the data sheet allows a time. A call that is too large for the cache and yet faster than
-/// the memory could feed it did other work than it says: experts that no token reached, say.
+/// Whether a time is possible according to the data sheet. A call that exceeds the cache and is
+/// faster than the memory bandwidth did less work than stated, for example because some experts
+/// received no tokens.
 bool is_possible(const MeasuredRow& row) {
   constexpr double kTolerance = 0.95;  // of data-sheet rates
   const KernelGpu gpu = kernel_gpu(*row.gpu);
@@ -58,12 +59,13 @@ bool is_possible(const MeasuredRow& row) {
          row.us >= kTolerance * ideal_microseconds(row.call, row.format, gpu);
 }
 
-/// log(measured / predicted) by shape, each from a fit that did not see it: one of five that each
-/// leave out a fifth of the shapes. With only one shape they are the fit's own.
+/// Returns log(measured / predicted) by shape, each from a fit without this shape: one of five fits
+/// that each leave out a fifth of the shapes. With only one shape, the errors are those of the full
+/// fit.
 Clusters cross_validate(const KernelForm& form, const Pointers& rows, const FitResult& fit) {
   constexpr std::size_t kFolds = 5;
-  constexpr int kRounds = 3;  // of reweighting: the start is near
-  std::map<std::pair<std::uint64_t, std::string>, Pointers> shapes;  // the split's own order
+  constexpr int kRounds = 3;  // of reweighting; few, since the start is close
+  std::map<std::pair<std::uint64_t, std::string>, Pointers> shapes;  // in the order of the split
   for (const MeasuredRow* row : rows) {
     shapes[{shape_hash(row->shape) / kFolds, row->shape}].push_back(row);
   }
@@ -92,7 +94,7 @@ Clusters cross_validate(const KernelForm& form, const Pointers& rows, const FitR
   return out;
 }
 
-/// The same with every sign changed: low values become high.
+/// The same with inverted signs: low values become high.
 Clusters negated(Clusters clusters) {
   for (std::vector<double>& cluster : clusters) {
     for (double& value : cluster) value = -value;
@@ -100,7 +102,7 @@ Clusters negated(Clusters clusters) {
   return clusters;
 }
 
-constexpr double kEnd = 0.95;  // of a 90 % interval, either side
+constexpr double kEnd = 0.95;  // on either side of a 90 % interval
 
 double plain_limit(const Clusters& clusters) {
   std::vector<double> all;
@@ -108,8 +110,8 @@ double plain_limit(const Clusters& clusters) {
   return quantile_of(std::move(all), kEnd);
 }
 
-/// Ends of the calibrations' intervals. How much the rows of a shape err together is taken over a
-/// family: one calibration has too few shapes to say.
+/// Sets the ends of the calibrations' intervals. The correlation of errors within a shape is
+/// estimated over a family, because one calibration has too few shapes.
 void set_intervals(std::vector<KernelCalibration>& fits, const std::vector<Clusters>& errors) {
   std::map<KernelOp, std::array<ExceedanceCorrelation, 2>> families;
   for (std::size_t i = 0; i < fits.size(); ++i) {

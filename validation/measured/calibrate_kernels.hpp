@@ -10,10 +10,10 @@
 
 namespace kvsim {
 
-/// Fits every (op, GPU, stack, format) that has at least kMinRows rows, with the held-out
-/// shapes kept from it, and says how well each holds on both parts. One file a GPU and family, in
-/// the order of their names. Fits run side by side;
-/// `progress` is called after each with how many are done, and of how many.
+/// Fits every (op, GPU, stack, format) that has at least kMinRows rows, without the held-out
+/// shapes, and reports the error of each fit on both parts. Returns one file per GPU and family,
+/// sorted by name. Fits run in parallel; `progress` is called after each with the numbers of
+/// completed and of all fits.
 [[nodiscard]] std::vector<KernelCalibrationFile> calibrate_kernels(
     const std::vector<MeasuredFile>& files, const std::string& provenance, const std::string& date,
     const std::function<void(std::size_t done, std::size_t all)>& progress = {});
@@ -27,13 +27,13 @@ struct TimingGroup {
   std::string stack, format;
   std::size_t rows = 0;
 };
-/// All groups of `files`, in the order of their names.
+/// All groups of `files`, sorted by name.
 [[nodiscard]] std::vector<TimingGroup> timing_groups(const std::vector<MeasuredFile>& files);
-/// Those with fewer than kMinRows rows, which calibrate_kernels leaves out.
+/// The groups with fewer than kMinRows rows, which calibrate_kernels leaves out.
 [[nodiscard]] std::vector<TimingGroup> groups_with_too_few_rows(
     const std::vector<MeasuredFile>& files);
 
-/// "gemm-h100-80gb-sxm.json": the name of a file of these calibrations.
+/// File name of a calibration, such as "gemm-h100-80gb-sxm.json".
 [[nodiscard]] std::string calibration_file_name(const KernelCalibrationFile& file);
 
 }  // namespace kvsim

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::size_t kLargest = std::size_t{1} << 30U;
 
-/// Reads one record from `at` on; false at the end of the text. `line` counts line ends passed.
+/// Reads one record starting at `at`; false at the end of the text. `line` counts the line ends
+/// passed.
 class Records {
  public:
   Records(std::string_view text, const std::string& place) : text_{text}, place_{place} {

@@ -10,11 +10,12 @@
 namespace kvsim {
 
 /// A CSV file with a header line, read whole (RFC 4180: quoted fields may hold commas, quotes and
-/// line ends; lines end in LF or CRLF; blank lines are passed over).
+/// line ends; lines end in LF or CRLF; blank lines are skipped).
 class CsvTable {
  public:
-  /// Errors: InputError "FILE:LINE: …" on no header, a repeated column, an open quote, a row with
-  /// another number of fields; on a file that can't be read or is larger than 1 GiB.
+  /// Errors: InputError "FILE:LINE: …" for a missing header, a repeated column, an unterminated
+  /// quote, a row with a different number of fields, or a file that cannot be read or is larger
+  /// than 1 GiB.
   [[nodiscard]] static CsvTable read_file(const std::filesystem::path& path);
   [[nodiscard]] static CsvTable parse(std::string_view text, std::string place);
 
@@ -22,7 +23,7 @@ class CsvTable {
   [[nodiscard]] const std::vector<std::string>& columns() const { return columns_; }
   [[nodiscard]] std::size_t rows() const { return lines_.size(); }
   [[nodiscard]] bool has(std::string_view column) const;
-  /// Errors: InputError naming the nearest column there is.
+  /// Errors: InputError that names the most similar column.
   [[nodiscard]] std::size_t index(std::string_view column) const;
 
   [[nodiscard]] const std::string& text(std::size_t row, std::size_t column) const {
@@ -39,7 +40,7 @@ class CsvTable {
   std::string place_;
   std::vector<std::string> columns_;
   std::vector<std::string> cells_;
-  std::vector<std::size_t> lines_;  // of the file, from 1, where a row begins
+  std::vector<std::size_t> lines_;  // line of the file, from 1, on which a row begins
 };
 
 }  // namespace kvsim

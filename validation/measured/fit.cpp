@@ -15,7 +15,7 @@ namespace {
 using Eigen::MatrixXd;
 using Eigen::VectorXd;
 
-/// Coefficients as the fit moves them: in the logarithm where they are positive by nature.
+/// Coefficients as fit parameters: logarithms for positive coefficients.
 class Parameters {
  public:
   explicit Parameters(const KernelForm& form) : form_{form} {}
@@ -37,7 +37,7 @@ class Parameters {
     }
     return out;
   }
-  /// Size of a step in coefficient i that a derivative is taken over.
+  /// Step size in coefficient i for numerical derivatives.
   [[nodiscard]] double step(std::size_t i) const {
     const Coefficient& c = form_.coefficients[i];
     return c.low > 0 ? 1e-4 : 1e-4 * (c.high - c.low);
@@ -79,14 +79,14 @@ class Problem {
   std::vector<KernelGpu> gpus_;
 };
 
-/// Rows that determine a coefficient's value and the algorithm.
+/// Number of rows that determine a coefficient's value and the algorithm.
 constexpr std::size_t kRowsPerCoefficient = 10;
 
 VectorXd weights_of(const VectorXd& residuals, double soft) {
   return residuals.unaryExpr([soft](double r) { return 1.0 / std::sqrt(r * r + soft * soft); });
 }
 
-/// One start, to the nearest minimum. `home` is where the prior holds the coefficients.
+/// Descends from one start to the nearest minimum. `home` is the centre of the prior.
 FitResult descend(const KernelForm& form, const Problem& problem, std::span<const double> home,
                   std::span<const double> start, const FitOptions& options) {
   const Parameters parameters{form};
@@ -94,7 +94,7 @@ FitResult descend(const KernelForm& form, const Problem& problem, std::span<cons
   const VectorXd origin = parameters.inner(home);
   VectorXd x = parameters.inner(start);
   VectorXd r = problem.residuals(parameters.outer(x));
-  // Of few rows the typical values keep the weight that enough rows would have given them.
+  // With few rows the prior keeps the weight that it has with enough rows.
   const double prior = options.prior * static_cast<double>(std::max(
                                            problem.size(), kRowsPerCoefficient * start.size()));
   double lambda = 1e-3;
@@ -157,7 +157,7 @@ FitResult descend(const KernelForm& form, const Problem& problem, std::span<cons
 /// as a latency shorter than its transfer, has no slope to follow.
 bool leap(const KernelForm& form, const Problem& problem, FitResult& fit) {
   constexpr std::array<double, 4> kFactors{0.2, 0.5, 2, 5};
-  constexpr double kGain = 1e-4;  // of the mean absolute error, to be worth it
+  constexpr double kGain = 1e-4;  // minimum gain, relative to the mean absolute error
   bool moved = false;
   for (std::size_t i = 0; i < form.coefficients.size(); ++i) {
     const Coefficient& c = form.coefficients[i];

@@ -10,8 +10,8 @@
 namespace kvsim {
 namespace {
 
-/// The library without the calibrations that `unseen` hides from rows of this GPU and stack, and
-/// without transfer cases that depend on them.
+/// Returns the library without the calibrations that `unseen` hides from rows of this GPU and
+/// stack, and without transfer cases that depend on them.
 KernelLibrary without(const KernelLibrary& library, const Gpu& gpu, const std::string& stack,
                       Unseen unseen) {
   KernelCalibrationFile kept;

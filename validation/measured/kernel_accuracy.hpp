@@ -9,11 +9,11 @@
 
 namespace kvsim {
 
-/// What is hidden on purpose from the prediction of a row.
+/// Calibrations that are hidden from the prediction of a row.
 enum class Unseen : std::uint8_t {
-  kNothing,  // the calibrations as they are
-  kPair,     // those of the row's (GPU, stack) are hidden
-  kGpu       // those of the row's GPU (and of cards with equal times) are hidden
+  kNothing,  // no calibration is hidden
+  kPair,     // calibrations of the row's (GPU, stack)
+  kGpu       // calibrations of the row's GPU (and of cards with equal times)
 };
 
 struct PredictedRow {
@@ -21,24 +21,25 @@ struct PredictedRow {
   KernelEstimate estimate;
   double ideal_us = 0;
   KernelBasis basis = KernelBasis::kNominal;
-  bool held_out = false;  // not among the rows that any calibration was fitted to
+  bool held_out = false;  // not used in the fit of any calibration
   [[nodiscard]] double error() const { return estimate.us / row->us - 1; }
 };
 
-/// Predicts every row. With `unseen`, what it names is hidden first.
+/// Predicts every row, with the calibrations named by `unseen` hidden.
 [[nodiscard]] std::vector<PredictedRow> predict(const std::vector<MeasuredFile>& files,
                                                 const KernelLibrary& library,
                                                 Unseen unseen = Unseen::kNothing);
 
-/// The errors of the other calibrations of `library` in place of each of its calibrations, with its
-/// pair of GPU and stack hidden and with its GPU: over the rows it was fitted to, none of which is
-/// held out.
+/// Errors when each calibration of `library` is replaced by the others, once with its pair of GPU
+/// and stack hidden and once with its GPU hidden: over the rows it was fitted to, without held-out
+/// rows.
 [[nodiscard]] std::vector<KernelTransfer> transfers_of(const std::vector<MeasuredFile>& files,
                                                        const KernelLibrary& library);
 
-/// Errors of some rows together: errors are fractions, large calls those with 30 µs of ideal time.
+/// Errors of a group of rows, as fractions; large calls are those with at least 30 µs of ideal
+/// time.
 struct AccuracyGroup {
-  std::string op, gpu, stack, dtype;  // empty: pooled over it
+  std::string op, gpu, stack, dtype;  // empty: pooled
   ErrorSummary all;
   ErrorSummary large;
   ErrorSummary held_out;
@@ -47,7 +48,8 @@ struct AccuracyGroup {
   std::map<std::string, std::int64_t> bases;
 };
 [[nodiscard]] ErrorSummary summarise(std::vector<double> errors);
-/// A group a (op, GPU, stack, dtype) in that order, then one an op with the rest pooled.
+/// Returns one group per (op, GPU, stack, dtype), in that order, then one per op with the rest
+/// pooled.
 [[nodiscard]] std::vector<AccuracyGroup> group_rows(const std::vector<PredictedRow>& rows);
 
 inline constexpr double kLargeMicroseconds = 30;

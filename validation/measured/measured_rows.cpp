@@ -20,7 +20,7 @@ namespace {
 constexpr double kMaxMicroseconds = 1e9;
 constexpr std::int64_t kLargest = 1'000'000'000'000;
 
-/// A row the model has no call for: its reason is counted, the file goes on.
+/// Thrown for a row without a call in the model: its reason is counted, and reading continues.
 struct LeftOut {
   std::string reason;
 };
@@ -32,7 +32,7 @@ class Cells {
   [[nodiscard]] const std::string& text(std::string_view column) const {
     return table_.text(row_, table_.index(column));
   }
-  /// A count or a size: formulas take them as double, but a fraction of one was never measured.
+  /// A count or a size: formulas use double, but measured values are whole numbers.
   [[nodiscard]] double whole(std::string_view column, std::int64_t low = 0) const {
     return static_cast<double>(table_.integer(row_, table_.index(column), low, kLargest));
   }
@@ -89,7 +89,7 @@ void read_decode(const Cells& c, MeasuredRow row, Rows& out) {
 void read_prefill(const Cells& c, MeasuredRow row, Rows& out) {
   const double tokens = c.whole("seq_len", 1);
   double prefix = c.whole_or("kv_prefix_len", 0);
-  // LLMServingSim's column includes the new tokens: it is never below seq_len, and its times depend
+  // LLMServingSim's column includes the new tokens: it is never below seq_len, and times depend
   // only on it.
   if (row.stack.starts_with("llmservingsim") && prefix >= tokens) prefix -= tokens;
   const PrefillAttentionCall call{.batch = c.whole("batch_size", 1),
@@ -151,7 +151,7 @@ void read_grouped(const Cells& c, MeasuredRow row, Rows& out) {
   out.push_back(std::move(row));
 }
 
-/// Whether a source's timings with expert parallelism have work that no engine does. The collector
+/// Whether a source's times with expert parallelism include work that engines skip. The collector
 /// of aiconfigurator for SGLang 0.5.10 sends rows of other GPUs' experts to expert 0
 /// (collector/sglang/collect_moe.py: topk_ids.clamp(min=0)); SGLang's kernel skips them.
 bool computes_remote_rows(std::string_view stack) { return stack == "aic-sglang-0.5.10"; }
@@ -182,7 +182,7 @@ void read_moe(const Cells& c, MeasuredRow row, Rows& out) {
     throw LeftOut{"a benchmark that computes the rows of other GPUs' experts"};
   }
   row.format = format_of(c.text("dtype"));
-  // As one GPU sees it: width of its slice of an expert, and how many it holds.
+  // Per GPU: width of its slice of an expert, and its number of experts.
   row.shape = fmt::format("{}x{}x{}", call.hidden, call.inter / call.tp, call.experts / call.ep);
   row.call = call;
   row.us = c.microseconds("time_us");
@@ -208,7 +208,8 @@ void read_elementwise(const Cells& c, MeasuredRow row, Rows& out) {
     const Llm* llm = nullptr;
     try {
       llm = &find_llm(c.text("model"));
-    } catch (const InputError&) {  // a model outside the catalogue: gated, as most are
+    } catch (const InputError&) {  // a model outside the catalogue: assume a gated MLP, like most
+                                   // models
     }
     const bool gated = llm == nullptr || llm->layers.front().mlp.gated;
     const double inter = tokens * c.whole("intermediate_per_gpu", 1);
@@ -225,7 +226,7 @@ void read_elementwise(const Cells& c, MeasuredRow row, Rows& out) {
   } else {
     throw LeftOut{fmt::format("operator {}", op)};
   }
-  // Models of one width have the same kernel.
+  // Models of the same width use the same kernel.
   row.shape = fmt::format("{} {}", static_cast<int>(call.kind),
                           (call.bytes_read + call.bytes_written) / tokens);
   row.call = call;
@@ -256,7 +257,7 @@ void read_collective(const Cells& c, MeasuredRow row, Rows& out) {
                             .bytes = c.whole("size_bytes", 1),
                             .gpus = gpus,
                             .gpus_per_node = c.whole_or("gpus_per_node", 8)};
-  // The bytes are what counts; the type is named without knowing it in some sources.
+  // Only the bytes matter; the type named by some sources is unreliable.
   row.format = format_of("bf16");
   row.stack = fmt::format("{}:{}", row.stack, c.has("impl") ? c.text("impl") : "");
   // Octaves of the message size.
@@ -326,7 +327,7 @@ void read_sparse_attention(const Cells& c, MeasuredRow row, Rows& out) {
   const double tokens = c.whole("seq_len", 1);
   const double seen = c.whole_or("kv_prefix_len", 0) + tokens;
   const double max = c.whole("index_topk", 1);
-  // Shorter prompts need no choice, and engines run other kernels.
+  // Shorter prompts need no selection, and engines run other kernels.
   if (!decode && seen <= max) throw LeftOut{"a prompt of which all is attended to"};
   const SparseAttentionCall call{.decode = decode,
                                  .batch = c.whole("batch_size", 1),
@@ -342,7 +343,7 @@ void read_sparse_attention(const Cells& c, MeasuredRow row, Rows& out) {
 
 struct Layout {
   KernelOp op;
-  std::vector<std::string_view> columns;  // those that distinguish it from the others
+  std::vector<std::string_view> columns;  // columns that distinguish it from other layouts
   void (*read)(const Cells& cells, MeasuredRow row, Rows& out);
 };
 
@@ -372,8 +373,8 @@ const std::vector<Layout>& layouts() {
   return all;
 }
 
-/// The catalogue's GPU of a label; nullptr where it has none. Labels end in remarks: "(vidur)",
-/// "?".
+/// Returns the catalogue's GPU for a label, or nullptr if there is none. Labels may end in remarks:
+/// "(vidur)", "?".
 const Gpu* gpu_of(std::string label) {
   while (!label.empty() && label.back() == '?') label.pop_back();
   try {

@@ -12,40 +12,41 @@
 
 namespace kvsim {
 
-/// One measured timing: the call as the cost model takes it, and how it is reported.
+/// One measured time: the call as input of the cost model, and the labels of the report.
 struct MeasuredRow {
   std::size_t line = 0;  // of its file
   const Gpu* gpu = nullptr;
-  std::string gpu_label;  // as the file has it
-  std::string stack;      // column `source`: whose kernels, and their version
+  std::string gpu_label;  // as in the file
+  std::string stack;      // column `source`: origin of the kernels, and their version
   KernelFormat format{};
   KernelCall call{};
   double us = 0;
-  std::string shape{};  // what a split keeps together: head counts, (n, k), model, …
+  std::string shape{};  // key of the split into fitted and held-out rows: head counts, (n, k),
+                        // model, …
 };
 
-/// The rows of one file that the cost model can express, and why the others are not among them.
+/// The rows of one file that the cost model can express, and why others are left out.
 struct MeasuredFile {
   std::string path;
-  std::string skipped{};  // not empty: the whole file, and why
+  std::string skipped{};  // why the whole file was skipped; empty if it was not
   KernelOp op = KernelOp::kGemm;
   std::vector<MeasuredRow> rows{};
   std::map<std::string, std::int64_t> left_out{};  // reason → rows
 };
 
-/// Reads a CSV of one of the layouts of docs/measured-data.md, which differ in their columns. A
-/// file of no known layout is skipped, not an error. Errors: InputError with file and line on a
-/// malformed cell.
+/// Reads a CSV file in one of the layouts of docs/measured-data.md, which differ in their columns.
+/// A file with an unknown layout is skipped, not an error. Errors: InputError with file and line
+/// for a malformed cell.
 [[nodiscard]] MeasuredFile read_measured(const std::filesystem::path& path);
 [[nodiscard]] MeasuredFile read_measured(const CsvTable& table);
-/// Every *.csv of a folder in the order of their names, or the one file. Errors: InputError if
-/// there is none.
+/// Reads every *.csv of a folder, sorted by name, or the given file. Errors: InputError if there is
+/// none.
 [[nodiscard]] std::vector<MeasuredFile> read_all_measured(const std::filesystem::path& path);
 
-/// Whether a split keeps rows of this shape from the fit: a fifth of the shapes, by a hash of the
+/// Whether rows of this shape are held out from the fit: a fifth of the shapes, by a hash of the
 /// shape's name, the same on every machine and for every GPU.
 [[nodiscard]] bool is_held_out(const MeasuredRow& row);
-/// The hash for that; multiples of 5 are held out.
+/// Hash that decides it; multiples of 5 are held out.
 [[nodiscard]] std::uint64_t shape_hash(const std::string& shape);
 
 }  // namespace kvsim

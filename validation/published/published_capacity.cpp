@@ -27,24 +27,24 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 /// The first release that prints concurrency times max_model_len as "GPU KV cache size" (PR 42206).
-/// Rows that state neither version nor date are taken for it.
+/// Rows that state neither version nor date are assumed to use this release.
 constexpr EngineVersion kByConcurrency{0, 22, 0};
 
-/// A figure that cannot be predicted, and why.
+/// Thrown for a figure that cannot be predicted, with the reason.
 struct NotStated {
   std::string why;
 };
 
-/// The whole number that `text` begins with; 0: none.
+/// Returns the whole number at the beginning of `text`, or 0.
 std::int64_t leading_number(std::string_view text) {
   std::int64_t out = 0;
   std::from_chars(text.data(), text.data() + text.size(), out);
   return out;
 }
 
-/// The whole number of at least 1 that the row's settings have behind the word `name`, with or
-/// without a blank between them ("TP8", "block 64"); 0: none. Notes may hold what was worked out
-/// from the figure itself, and are not read.
+/// Returns the whole number of at least 1 after the word `name` in the row's settings, with or
+/// without a blank in between ("TP8", "block 64"), or 0. Notes are not read, because they may
+/// contain values derived from the figure itself.
 std::int64_t stated(std::string_view text, std::string_view name) {
   for (std::size_t at = text.find(name); at != std::string_view::npos;
        at = text.find(name, at + 1)) {
@@ -58,7 +58,7 @@ std::int64_t stated(std::string_view text, std::string_view name) {
   return 0;
 }
 
-/// The first word of a cell, without what is in brackets: "fp8 (inferred)" is "fp8".
+/// Returns the first word of a cell without text in brackets: "fp8 (inferred)" is "fp8".
 std::string first_word(const std::string& cell) {
   const std::string text = without_brackets(cell);
   return text.substr(0, text.find_first_of(" ,;"));
@@ -112,7 +112,7 @@ std::int32_t StartPrediction::ranks() const {
     return static_cast<std::int32_t>(std::min<std::int64_t>(tensor, 1024));
   }
   std::int64_t gpus = std::clamp<std::int64_t>(leading_number(row_.gpu_count), 1, 1024);
-  // GPUs that replicas and pipelines share out are not in one tensor-parallel group.
+  // GPUs of different replicas and pipeline stages are not in one tensor-parallel group.
   for (const std::string_view other : {"DP", "PP"}) {
     if (const std::int64_t n = stated(setup_.settings, other); n > 0 && gpus % n == 0) gpus /= n;
   }
@@ -128,8 +128,8 @@ std::int64_t StartPrediction::max_model_len() const {
   return setup_.llms.empty() ? 0 : setup_.llms.front()->max_positions;
 }
 
-/// Sets a format whose rows are laid out by heads, such as "turboquant_4bit_nc"; false: `word` is
-/// none.
+/// Sets a format whose rows are laid out by heads, such as "turboquant_4bit_nc"; returns false if
+/// `word` is not such a format.
 bool StartPrediction::set_head_format(const std::string& word, VllmGroupSettings& settings) {
   if (parse_dtype(word)) return false;
   auto name = find_cache_format(word);
@@ -148,7 +148,7 @@ void StartPrediction::set_cache_format(VllmGroupSettings& settings) {
   const bool unstated = word.empty() || word == "auto" || word == "not";
   if (unstated) {
     settings.kv_dtype = default_kv_dtype(llm(), llm().published_dtype);
-    // vLLM has no other layout of compressed entries but the 8-bit one on most GPUs
+    // On most GPUs vLLM has only the 8-bit layout of compressed entries
     // (models/deepseek_v4/attention.py, _resolve_dsv4_kv_cache_dtype).
     if (has_compressed_layers(llm())) settings.kv_dtype = Dtype::kFp8E4m3;
     assumed_.push_back(fmt::format("cache format not stated: {}", name_of(settings.kv_dtype)));
@@ -174,7 +174,7 @@ VllmGroupSettings StartPrediction::group_settings() {
   const auto ranks = [&](const char* word) {
     return static_cast<std::int32_t>(std::max<std::int64_t>(1, stated(setup_.settings, word)));
   };
-  // Since vLLM PR 46570, which 0.27 has, each part of a split prompt holds all entries.
+  // Since vLLM PR 46570 (release 0.27), each part of a split prompt holds all entries.
   constexpr EngineVersion kWholeEntries{0, 27, 0};
   settings.context_parallel = ranks("DCP") * (release_ < kWholeEntries ? ranks("PCP") : 1);
   const std::string said = setup_.settings + "; " + row_.model;
@@ -183,7 +183,7 @@ VllmGroupSettings StartPrediction::group_settings() {
       if (settings.draft_tokens == 0) settings.draft_tokens = stated(said, word);
     }
   }
-  // Gemma's draft layers read the cache of the model's last two.
+  // Gemma's draft layers read the cache of the model's last two layers.
   const bool shares = has_text(row_.model, "gemma");
   settings.draft_layers = settings.draft_tokens > 0 && !shares ? 1 : 0;
   constexpr std::string_view kStates = "mamba_ssm_cache_dtype ";
@@ -203,8 +203,8 @@ VllmGroupSettings StartPrediction::group_settings() {
   return settings;
 }
 
-/// What the row's weights are stored in: as the checkpoint is published where that has as many
-/// bits, else by the words of the cell.
+/// Returns the format of the row's weights: that of the published checkpoint if it has the same
+/// number of bits, else the format named by the cell.
 WeightStore StartPrediction::weights() const {
   std::optional<FormatText> format = setup_.weights;
   if (!format && (has_text(row_.dtype, "4-bit") || has_text(row_.dtype, "int4"))) {
@@ -264,12 +264,13 @@ EngineStartup StartPrediction::startup() {
   return engine_startup(in, setup_.card_memory.value_or(setup_.gpu->hbm_usable), max_model_len());
 }
 
-/// Whether the row states all that decides how much memory a start leaves to the cache.
+/// Whether the row states all inputs of the memory that a start leaves to the cache.
 bool StartPrediction::states_memory() const {
   return setup_.gpu != nullptr && setup_.memory_fraction && setup_.release;
 }
 
-/// Cache memory of one GPU: as the start printed it, as its settings fix it, or as predicted.
+/// Returns the cache memory of one GPU: as printed by the start, as defined by its settings, or as
+/// predicted.
 Bytes StartPrediction::pool() {
   const bool wanted = row_.metric == "available_kv_cache_memory";
   if (facts_.pool && !wanted) return *facts_.pool;
@@ -277,7 +278,7 @@ Bytes StartPrediction::pool() {
     if (const std::int64_t bytes = stated(setup_.settings, name); bytes > 0) return Bytes{bytes};
   }
   if (wanted && !states_memory() && (facts_.blocks || facts_.tokens || facts_.concurrency)) {
-    // As much as the blocks of the figures that it printed.
+    // The memory of the blocks according to the figures that it printed.
     const VllmGroupSettings settings = group_settings();
     const VllmGroups groups = vllm_groups(tensor_shard(llm(), ranks()), settings);
     return groups.block_id * std::llround(blocks(groups, settings));
@@ -289,7 +290,7 @@ Bytes StartPrediction::pool() {
   return start.kv_cache;
 }
 
-/// Blocks of the start: from its memory, else from another figure that it printed.
+/// Returns the blocks of the start: from its memory, else from another figure that it printed.
 double StartPrediction::blocks(const VllmGroups& groups, const VllmGroupSettings& settings) {
   const auto from = [&](std::string_view figure) {
     assumed_.push_back(fmt::format("predicted from the start's {}, not its memory", figure));
@@ -337,7 +338,7 @@ double StartPrediction::predict() {
     if (metric == "max_concurrency") return startup().max_concurrency;
     throw NotStated{fmt::format("no rule for {} of {}", metric, setup_.stack->name)};
   }
-  // Of these releases one figure is the other's multiple, whatever the model.
+  // In these releases one figure is a multiple of the other for every model.
   const auto length = static_cast<double>(max_model_len());
   const bool has_blocks = !setup_.llms.empty() && (facts_.pool || facts_.blocks ||
                                                    stated(setup_.settings, "kv_cache_memory") > 0);

@@ -19,7 +19,8 @@ struct MethodName {
   std::string_view preset;
 };
 
-/// The first that the name begins with or contains; longer ones come before those they contain.
+/// The first pattern that the name begins with or contains is used; longer patterns come before the
+/// patterns they contain.
 constexpr std::array kNames{
     MethodName{"minicache", "minicache"},
     MethodName{"zeromerge", "zeromerge"},
@@ -68,7 +69,7 @@ constexpr std::array kNames{
     MethodName{"int4 kv", "rtn"},
 };
 
-/// Other words for a parameter.
+/// Other names of a parameter.
 struct Synonym {
   std::string_view words;
   std::string_view param;
@@ -88,7 +89,7 @@ constexpr std::array kSynonyms{
     Synonym{"compression_ratio", "ratio"},
 };
 
-/// Numbers in these words are entries a head keeps, or a share of the prompt if below 1.
+/// Numbers with these names are entries per head, or a share of the prompt if below 1.
 constexpr std::array<std::string_view, 9> kBudgetWords{
     "budget", "cache ratio",   "ceiling",  "total",     "prompt cache",
     "cache",  "heavy hitters", "per head", "ratio kept"};
@@ -118,9 +119,9 @@ bool is_full(const std::string& name) {
   return name.empty();
 }
 
-/// The share or number of entries that the text allows; nullopt if it names none.
+/// Returns the budget in the text, as a share or a number of entries; nullopt if there is none.
 std::optional<double> budget_of(const std::string& params) {
-  // "10% (819)": the number in brackets says it exactly.
+  // "10% (819)": the number in brackets is exact.
   const std::vector<TextPart> parts = parts_of(params);
   for (std::size_t i = 0; i + 3 < parts.size() + 1 && i + 2 < parts.size(); ++i) {
     if (parts[i].percent && parts[i + 1].word == "(" && parts[i + 2].number) {
@@ -177,7 +178,7 @@ MethodMatch match_method(const std::string& method, const std::string& params,
       if (of_bits("int{}") || of_bits("{}bit") || of_bits("{}-bit")) spec.params["bits"] = bits;
     }
   }
-  // Parameters by their own names, then by other words.
+  // Parameters by their names, then by synonyms.
   for (const ParamInfo& param : info.params) {
     if (const auto value = number_at(params, param.name)) set_param(spec.params, param, *value);
   }
@@ -201,7 +202,7 @@ MethodMatch match_method(const std::string& method, const std::string& params,
     out.assumed.push_back("StreamingLLM's released code, which rotates cached keys at every step");
   }
   if (spec.name == "less") {
-    // The released maps (LESS, src/example_scripts/train); ours are narrower where they are fitted.
+    // The released maps (LESS, src/example_scripts/train); fitted maps of kvsim are narrower.
     constexpr std::int64_t kReleasedWidth = 512;
     spec.params.try_emplace("hidden", kReleasedWidth);
   }
@@ -215,7 +216,7 @@ MethodMatch match_method(const std::string& method, const std::string& params,
              !spec.params.contains("total")) {
     if (const auto share = number_at(params, "ratio");
         share && !has_text(params, "cache ratio") && *share < 1) {
-      spec.budget = Budget{.fraction = 1 - *share, .entries = 0};  // share removed, as kvpress
+      spec.budget = Budget{.fraction = 1 - *share, .entries = 0};  // share removed, as in kvpress
     } else if (const auto budget = budget_of(params)) {
       spec.budget = *budget < 1 ? Budget{.fraction = *budget, .entries = 0}
                                 : Budget{.fraction = 0, .entries = std::llround(*budget)};

@@ -10,24 +10,27 @@
 
 namespace kvsim {
 
-/// The compression method that a row names, with the parameters its text gives.
+/// The compression method that a row names, with the parameters in its text.
 struct MethodMatch {
-  std::optional<MethodSpec> spec{};  // none: `reason` says why
+  std::optional<MethodSpec> spec{};  // if empty, `reason` states why
   std::string reason{};
-  bool recomputes_window = false;      // no cache: the window is prefilled again at every step
-  std::vector<std::string> assumed{};  // for people
+  bool recomputes_window = false;      // there is no cache: the window is prefilled again at every
+                                       // step
+  std::vector<std::string> assumed{};  // for readers
 };
 
-/// `prompt` turns shares of the prompt into entries where a parameter wants these.
+/// `prompt` converts shares of the prompt to entries for parameters that require entries.
 [[nodiscard]] MethodMatch match_method(const std::string& method, const std::string& params,
                                        const std::string& note, std::int64_t prompt);
 
-/// What "x vs FP16", "x full KV (GQA)", "% KV vs SnapKV" compare with, and whether peaks are.
+/// The baseline of "x vs FP16", "x full KV (GQA)" or "% KV vs SnapKV", and whether peaks are
+/// compared.
 struct Baseline {
   MethodSpec spec;
   bool peak = false;
 };
-/// By the row's unit; `method` is the row's own. nullopt: it names none that is known.
+/// Returns the baseline named by the row's unit; `method` is the row's method. nullopt if it names
+/// no known baseline.
 [[nodiscard]] std::optional<Baseline> baseline_of(const PublishedRow& row,
                                                   const std::optional<MethodSpec>& method);
 

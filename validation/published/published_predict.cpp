@@ -22,13 +22,13 @@
 namespace kvsim {
 namespace {
 
-/// A row that cannot be expressed, and why.
+/// Thrown for a row that cannot be expressed, with the reason.
 struct NotExpressible {
   std::string why;
 };
-/// A run that a published figure presupposes, and that is out of memory.
+/// Thrown if a run that a published figure presupposes is out of memory.
 struct RanOut {
-  std::string what{};  // for people
+  std::string what{};  // for readers
 };
 
 RanOut ran_out(const OomEvent& oom) {
@@ -47,7 +47,7 @@ class RowPrediction {
 
   double predict(const PublishedMetricInfo& metric);
   bool extrapolated() const { return extrapolated_; }
-  /// Of the peak predicted last.
+  /// The peak predicted last.
   [[nodiscard]] const std::optional<PredictedPeak>& peak() const { return peak_; }
 
  private:
@@ -110,13 +110,13 @@ std::int64_t RowPrediction::prompt() {
   return setup_.prompt->tokens;
 }
 
-/// Decode steps between the prompt and a context that the row names for its step.
+/// Number of decode steps between the prompt and the context of the row's step.
 std::int64_t RowPrediction::steps_before() {
   if (!setup_.output || !setup_.output->context) return 0;
   return std::max<std::int64_t>(0, *setup_.output->context - prompt());
 }
 
-/// A decode step at a context: said so, or nothing said of an output.
+/// Whether the row is a decode step at a context: stated, or no output is stated.
 bool RowPrediction::is_steady() const {
   if (setup_.cache_tokens) return true;
   return setup_.output ? setup_.output->steady : row_.output_len.empty();
@@ -138,7 +138,7 @@ std::int64_t RowPrediction::batch(PublishedRuns& runs) {
   need("batch");
   const BatchText& text = *setup_.batch;
   if (!text.as_many_as_fit) return text.sequences;
-  // Sequences that arrive and end are half-way through their output on average.
+  // Sequences that arrive and end are on average half-way through their output.
   const std::int64_t length = text.in_flight ? steps() / 2 : steps();
   std::int64_t largest = runs.largest_batch(prompt(), length);
   if (largest < 1) throw RanOut{"not one sequence fits"};
@@ -168,7 +168,7 @@ double RowPrediction::prefill_time(PublishedRuns& runs, std::int64_t n) {
   note_rates(result);
   if (result.prefill_time) return result.prefill_time->count();
   if (!runs.is_paged() || n < 2) throw ran_out(*result.oom);
-  // An engine prefills what a pass takes, whatever waits behind it.
+  // An engine prefills up to the limit of a pass, regardless of the queue.
   const std::int64_t together =
       std::clamp<std::int64_t>(8192 / std::max<std::int64_t>(1, prompt()), 1, n - 1);
   return prefill_time(runs, together) * static_cast<double>(n) / static_cast<double>(together);
@@ -190,8 +190,8 @@ RowPrediction::Generation RowPrediction::generation(PublishedRuns& runs) {
     }
     if (!runs.is_paged()) throw ran_out(*result.oom);
   }
-  // Sequences come and go, also where an engine's pool cannot hold them all at once: each waits for
-  // the prefills of all others once, and a step finds those that are served at their mean length.
+  // Sequences come and go, also if an engine's pool cannot hold all of them: each waits once for
+  // the prefills of all others, and in a step the served sequences have their mean length.
   std::int64_t served = out.batch;
   if (runs.is_paged()) served = std::min(served, runs.largest_batch(prompt(), out.steps / 2));
   if (served < 1) throw RanOut{"the pool holds not one sequence"};
@@ -251,7 +251,7 @@ double RowPrediction::time_metric(std::string_view name) {
     const std::int64_t n = setup_.batch && setup_.batch->in_flight ? 1 : batch(runs);
     double wait = prefill_time(runs, n);
     if (n > 1 && runs.is_paged() && setup_.output && setup_.output->tokens > 1) {
-      // Prompts that do not fit into the pool with the others wait until one of these ends.
+      // Prompts that do not fit into the pool wait until another sequence ends.
       const std::int64_t admitted = std::max<std::int64_t>(1, runs.largest_batch(prompt(), 1));
       if (admitted < n) {
         const Generation run = generation(runs);
@@ -292,7 +292,7 @@ double RowPrediction::peak_bytes(PublishedRuns& runs) {
       runs,
       {.batch = batch(runs), .prompt = prompt(), .steps = setup_.recomputes_window ? 0 : steps()});
   const bool driver = has_text(row_.note, "nvidia-smi") || has_text(row_.unit, "nvidia-smi");
-  // Programs whose layers are split report the sum over their GPUs.
+  // Programs that split layers among GPUs report the sum over these GPUs.
   const Bytes one = driver ? Bytes{} : setup_.stack->context;
   const double context = count(over_gpus(result, one, [&](const GpuBytes&) { return one; }));
   if (row_.metric == "allocated_mem_gb" || has_text(row_.note, "not a peak") ||
@@ -336,7 +336,7 @@ double RowPrediction::runs_out() {
   for (const char* what : {"gpu", "weights", "stack"}) need(what);
   PublishedRuns runs = own_runs();
   if (runs.is_paged()) {
-    // An engine is out of memory where its pool cannot hold one sequence.
+    // An engine is out of memory if its pool cannot hold one sequence.
     const EngineStartup start = runs.startup();
     if (setup_.max_model_len || !setup_.prompt) return start.serves() ? 0 : 1;
     return runs.run({.batch = 1, .prompt = prompt(), .steps = steps()}).oom ? 1 : 0;
@@ -378,7 +378,7 @@ double RowPrediction::relative_metric(std::string_view name) {
     if (!stated) assumed_.push_back(fmt::format("no length is stated: {} tokens", kLong));
     const RunSize size{.batch = 1, .prompt = stated ? prompt() : kLong, .steps = 0};
     PublishedRuns own = own_runs();
-    // Against a cache in 16 bit, whatever the row's own is stored in.
+    // Compared with a 16-bit cache, regardless of the row's cache format.
     StaticSpec spec = own.spec(size);
     spec.kv_dtype = default_kv_dtype(llm_, Dtype::kFp16);
     PublishedSetup plain = setup_;
@@ -407,7 +407,7 @@ double RowPrediction::relative_metric(std::string_view name) {
   const auto& [spec, peak] = *compared;
   PublishedRuns base{row_, plain, llm_, spec};
   if (name == "relative_memory" || name == "mem_saving_pct") {
-    // Where both fill the card, the comparison is at the batch that the larger cache allows.
+    // If both fill the GPU, compare at the largest batch that the larger cache allows.
     if (setup_.batch && setup_.batch->as_many_as_fit) {
       plain.batch = BatchText{
           .sequences = std::max<std::int64_t>(1, std::min(mine.largest_batch(prompt(), steps()),
@@ -472,8 +472,9 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
   throw NotExpressible{"no rule"};
 }
 
-/// Arithmetic rate of causal or full attention as a single kernel, FLOP/s. Rows give the head
-/// dimension, the hidden width (heads times that), and all tokens; the batch fills them up.
+/// Arithmetic rate of causal or full attention as a single kernel, FLOP/s. Rows state the head
+/// dimension, the hidden width (heads times head dimension) and the total number of tokens, from
+/// which the batch follows.
 double attention_rate(const PublishedRow& row, const PublishedSetup& setup) {
   if (setup.gpu == nullptr) throw NotExpressible{*setup.why_missing("gpu")};
   if (setup.stack == nullptr) throw NotExpressible{*setup.why_missing("stack")};
@@ -505,7 +506,7 @@ double attention_rate(const PublishedRow& row, const PublishedSetup& setup) {
   double seconds = roofline.time(op).count();
   if (setup.stack->attention == AttentionExec::kEager) {
     // Scores written; read and written by the mask's sum, the softmax and the dropout; read by the
-    // second product. No half is spared by the mask. Source: Dao-AILab/flash-attention
+    // second product. The mask does not save any work. Source: Dao-AILab/flash-attention
     // benchmarks/benchmark_flash_attention.py, attention_pytorch.
     const double scores = batch * heads * tokens * tokens * element;
     op.flops = FlopCount{flops / share};
@@ -518,8 +519,8 @@ double attention_rate(const PublishedRow& row, const PublishedSetup& setup) {
                                                      .dtype = setup.weights->weights})
                                               .count();
   }
-  // FlashAttention-2 uses only Ampere's instructions: 35 % of an H100's rate where FlashAttention-3
-  // has 75 % (Shah et al. 2024, abstract).
+  // FlashAttention-2 uses only Ampere's instructions: 35 % of an H100's rate, compared with 75 %
+  // for FlashAttention-3 (Shah et al. 2024, abstract).
   constexpr double kAmpereCode = 35.0 / 75.0;
   if (has_text(row.framework, "flashattention-2") && setup.gpu->generation == "hopper") {
     seconds /= kAmpereCode;

@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// Bytes of a predicted peak, and those of its activations (activations_of).
+/// Bytes of a predicted peak, and of its activations (activations_of).
 struct PredictedPeak {
   double bytes = 0, activations = 0;
 };
@@ -17,17 +17,18 @@ struct PredictedPeak {
 /// The prediction of a published row.
 struct PublishedPrediction {
   std::optional<double> value{};        // in the row's unit; 1 or 0 for a verdict
-  std::optional<bool> runs_out{};       // out of memory, or not; of a figure: it was refused a run
-  std::optional<PredictedPeak> peak{};  // where the value is a run's peak
+  std::optional<bool> runs_out{};       // whether the run is out of memory; for a figure: the
+                                        // predicted run does not fit
+  std::optional<PredictedPeak> peak{};  // if the value is the peak of a run
   std::string reason{};                 // why there is no prediction
-  bool extrapolated = false;            // times: beyond what any measurement calibrated
+  bool extrapolated = false;            // times: outside the range of all calibrations
   std::vector<std::string> assumed{};
 
   [[nodiscard]] bool expressed() const { return value || runs_out; }
 };
 
-/// Builds the row's run and predicts its metric. Never throws for what a row says: a row that
-/// cannot be expressed has a reason.
+/// Builds the row's run and predicts its metric. Never throws because of a row's contents: a row
+/// that cannot be expressed gets a reason.
 [[nodiscard]] PublishedPrediction predict_published(const PublishedRow& row,
                                                     const PublishedSetup& setup);
 

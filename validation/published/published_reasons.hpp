@@ -1,7 +1,7 @@
 #pragma once
 
-// Why predictions of published values miss: known causes for rows that are off by more than half,
-// and for stacks whose times are off in the median.
+// Why predictions of published values are wrong: known causes for rows with errors of more than 50
+// %, and for stacks with a large median error of times.
 
 #include <span>
 #include <string>
@@ -13,12 +13,12 @@ namespace kvsim {
 
 /// |error| above which a figure is listed with its reason.
 constexpr double kBadMiss = 0.5;
-/// Median |error| of a stack's times above which the stack is.
+/// Median |error| of a stack's times above which the stack is listed with its reason.
 constexpr double kBadMedian = 0.15;
 
 /// The known cause for some rows of one document.
 struct RowReason {
-  std::string document;  // as ScoredRow has it
+  std::string document;  // ScoredRow::document
   std::string rows;      // "RK-001, RK-004 to RK-015"
   std::string reason;
 };
@@ -31,7 +31,7 @@ struct StackReason {
 [[nodiscard]] std::span<const StackReason> stack_reasons();
 
 [[nodiscard]] bool misses_badly(const ScoredRow& row);
-/// nullptr: none is known.
+/// Return nullptr if no reason is known.
 [[nodiscard]] const RowReason* find_reason(const ScoredRow& row);
 [[nodiscard]] const StackReason* find_stack_reason(std::string_view stack);
 

@@ -16,7 +16,7 @@
 namespace kvsim {
 namespace {
 
-/// The largest n in [0, max] for which `fits` holds; it holds up to some n and not beyond.
+/// Returns the largest n in [0, max] for which `fits` holds; `fits` must be monotonic.
 template <class Fits>
 std::int64_t largest(std::int64_t max, Fits fits) {
   std::int64_t good = 0;
@@ -65,7 +65,7 @@ PublishedRuns::PublishedRuns(const PublishedRow& row, const PublishedSetup& setu
     stack_ = &*own_stack_;
   }
   if (setup.stack != nullptr && setup.eager_execution && setup.stack->host_per_layer.count() == 0) {
-    // The host launches what a graph would replay: about 20 operators a layer (two norms, four
+    // The host launches what a graph would replay: about 20 operators per layer (two norms, four
     // products, rotation, cache write, attention, activation, two sums over GPUs, and views).
     constexpr double kOperators = 20;
     own_stack_ = *stack_;
@@ -83,7 +83,7 @@ PublishedRuns::PublishedRuns(const PublishedRow& row, const PublishedSetup& setu
   options_.block_tokens = setup.block_tokens;
   options_.memory_fraction = setup.memory_fraction;
   if (setup.eager_execution) options_.cuda_graphs = false;
-  // Its configurations that offload parameters keep no layer's on the GPU.
+  // Its configurations with parameter offloading keep no layer on the GPU.
   if (stack_ != nullptr && stack_->name == "zero-inference") options_.host_weights = 1;
   if (setup.gpu != nullptr && setup.card_memory && *setup.card_memory <= setup.gpu->hbm) {
     own_gpu_ = *setup.gpu;
@@ -98,14 +98,14 @@ PublishedRuns::PublishedRuns(const PublishedRow& row, const PublishedSetup& setu
 std::optional<std::int64_t> PublishedRuns::pass_tokens(const RunSize& size) const {
   constexpr std::int64_t kPieces = 8192;
   constexpr std::int64_t kMinPass = 2048;     // max_num_batched_tokens of vLLM's V0 engine
-  constexpr std::int64_t kLongModel = 32768;  // beyond, that engine cuts prompts
+  constexpr std::int64_t kLongModel = 32768;  // beyond this length, that engine chunks prompts
   if (stack_ == nullptr) return std::nullopt;
   if (is_paged() && stack_->prefill_chunk == 0) {
     const std::int64_t longest = options_.max_model_len.value_or(size.prompt + size.steps);
     if (longest > kLongModel && stack_->long_prefill_chunk > 0) return stack_->long_prefill_chunk;
-    return std::max(kMinPass, size.prompt);  // whole prompts, as many as a pass takes
+    return std::max(kMinPass, size.prompt);  // whole prompts, as many as fit in a pass
   }
-  // How the prompt came into the cache is not part of a row about one decode step.
+  // A row about one decode step does not depend on how the prompt was prefilled.
   if (setup_.output && setup_.output->steady && stack_->prefill_chunk == 0) return kPieces;
   return std::nullopt;
 }
@@ -183,7 +183,7 @@ StaticResult PublishedRuns::run_offloaded(StaticSpec spec) const {
     spec.options.host_weights = static_cast<double>(layers) / llm_.n_layers();
     return run_static(spec, {.max_samples = 3});
   };
-  // Layers that fit on the GPU.
+  // Number of layers that fit on the GPU.
   const std::int64_t all = llm_.n_layers();
   const std::int64_t kept =
       largest(all, [&](std::int64_t layers) { return !away(all - layers).oom; });
@@ -202,7 +202,7 @@ bool PublishedRuns::fragments(const RunSize& size) {
 
 EngineStartup PublishedRuns::startup() {
   StaticSpec run = spec({.batch = 1, .prompt = 1, .steps = 0});
-  // An engine is configured for the model's longest sequence, unless stated.
+  // Unless stated, an engine is configured for the model's longest sequence.
   if (!run.options.max_model_len && llm_.max_positions > 0) {
     run.options.max_model_len = llm_.max_positions;
   }
@@ -216,7 +216,7 @@ EngineStartup PublishedRuns::startup() {
 }
 
 std::int64_t PublishedRuns::largest_batch(std::int64_t prompt, std::int64_t steps) {
-  constexpr std::int64_t kMaxSearched = std::int64_t{1} << 17;  // a search makes some forty runs
+  constexpr std::int64_t kMaxSearched = std::int64_t{1} << 17;  // a search takes about forty runs
   if (steps > kMaxSearched) {
     throw InputError{fmt::format("no search for a batch over an output of {} tokens", steps)};
   }

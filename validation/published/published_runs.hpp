@@ -21,30 +21,28 @@ struct RunSize {
   friend auto operator<=>(const RunSize&, const RunSize&) = default;
 };
 
-/// Static runs of one published set-up and one of its models. Results are kept, since several
+/// Static runs of one published set-up and one of its models. Results are cached because several
 /// figures of a row come from one run.
 class PublishedRuns {
  public:
-  /// `method`: in place of the row's own where a baseline is run. Errors of the methods below:
-  /// InputError where the set-up cannot be run at all (no closed size law, heads that do not
-  /// divide).
+  /// `method` replaces the row's method when a baseline is run. Errors of the methods below:
+  /// InputError if the set-up cannot be run at all (no closed size law, heads that do not divide).
   PublishedRuns(const PublishedRow& row, const PublishedSetup& setup, const Llm& llm,
                 MethodSpec method);
 
-  /// Errors: InputError if the run is longer than is stepped through, or larger than can be
-  /// counted.
+  /// Errors: InputError if the run has more steps than are simulated, or is too large to count.
   void check(const RunSize& size) const;
   [[nodiscard]] const StaticResult& run(const RunSize& size);
   [[nodiscard]] StaticSpec spec(const RunSize& size);
-  /// Whether a run that fits by its tensors is refused by PyTorch's caching allocator: a cache that
-  /// grows by copies leaves segments that nothing later fits in. False on other stacks.
+  /// Whether PyTorch's caching allocator fails although the run's tensors fit: a cache that grows
+  /// by copies leaves segments that are too small for later tensors. False on other stacks.
   [[nodiscard]] bool fragments(const RunSize& size);
   /// Largest batch whose run fits; 0: not even one sequence.
   [[nodiscard]] std::int64_t largest_batch(std::int64_t prompt, std::int64_t steps);
   /// Longest prompt whose run of one step fits, up to `max`.
   [[nodiscard]] std::int64_t longest_prompt(std::int64_t batch, std::int64_t max);
 
-  /// What an engine finds at its start. Errors: ContractError unless its cache is paged.
+  /// Returns the result of an engine's start. Errors: ContractError unless its cache is paged.
   [[nodiscard]] EngineStartup startup();
   [[nodiscard]] bool is_paged() const {
     return stack_ != nullptr && stack_->growth == CacheGrowth::kPaged;
@@ -62,18 +60,18 @@ class PublishedRuns {
   }
 
  private:
-  /// `spec` as it runs: with the fewest layers in host memory where the program puts what does not
-  /// fit there.
+  /// Runs `spec`, with the fewest possible layers in host memory if the program offloads layers
+  /// that do not fit.
   [[nodiscard]] StaticResult run_offloaded(StaticSpec spec) const;
-  /// Tokens of one prefill pass where the row does not say; nullopt: as the stack's profile.
+  /// Tokens of one prefill pass if the row does not state them; nullopt: as in the stack's profile.
   [[nodiscard]] std::optional<std::int64_t> pass_tokens(const RunSize& size) const;
 
   const PublishedSetup& setup_;
   const Llm& llm_;
   MethodSpec method_;
-  std::optional<Gpu> own_gpu_;  // with the memory that the row states
+  std::optional<Gpu> own_gpu_;  // with the memory stated by the row
   const Gpu* gpu_;
-  std::optional<Stack> own_stack_;  // as the row's version has it
+  std::optional<Stack> own_stack_;  // in the row's version
   const Stack* stack_;
   StackOptions options_;
   WeightStore weights_;

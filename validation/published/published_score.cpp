@@ -24,8 +24,8 @@ std::optional<double> mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-/// The document of a row, without the place in it: "github OWNER/NAME", or all before a table,
-/// figure or section.
+/// Returns the document of a row without the location in it: "github OWNER/NAME", or the text
+/// before a table, figure or section.
 std::string document_of(const std::string& source) {
   if (source.starts_with("github ")) {
     const auto end = source.find(' ', 7);
@@ -49,7 +49,7 @@ bool is_large(const PublishedSetup& setup) {
   return one * sequences >= 1024.0 * 1024.0 * 1024.0;
 }
 
-/// Whether the figure is what an engine sets aside for its cache as it starts.
+/// Whether the figure is the memory that an engine reserves for its cache at its start.
 bool is_pool(const ScoredRow& row, const PublishedSetup& setup) {
   const bool engine = setup.stack != nullptr && setup.stack->growth == CacheGrowth::kPaged;
   return engine && row.kind == PublishedKind::kCacheSize &&
@@ -73,7 +73,7 @@ PublishedGroup summed(const std::vector<const ScoredRow*>& rows) {
       if (prediction.runs_out == published) ++out.oom_right;
       continue;
     }
-    if (!prediction.value) ++out.oom_total;  // it ran, and was predicted not to
+    if (!prediction.value) ++out.oom_total;  // it ran, but was predicted to be OOM
     const auto error = row->error();
     if (!error) continue;
     errors.push_back(*error);
@@ -105,8 +105,8 @@ bool is_rate(const ScoredRow& row) {
          has_text(metric, "tflops");
 }
 
-/// Errors of one document at as many quantiles as any other's: each counts the same, however many
-/// rows it has.
+/// Returns errors of one document at a fixed number of quantiles, so that documents have equal
+/// weights regardless of their number of rows.
 std::vector<double> as_one(const std::vector<double>& errors) {
   constexpr std::size_t kPoints = 20;
   std::vector<double> out;
@@ -118,8 +118,8 @@ std::vector<double> as_one(const std::vector<double>& errors) {
 
 std::optional<std::pair<double, double>> spread_elsewhere(const Errors& errors,
                                                           const std::string& document) {
-  constexpr std::size_t kMinDocuments = 3;  // rows of one document err together
-  constexpr double kEnd = 0.9;              // of 8 in 10, either side
+  constexpr std::size_t kMinDocuments = 3;  // errors of rows of one document are correlated
+  constexpr double kEnd = 0.9;              // on either side of an 80 % interval
   Clusters others, negative;
   for (const auto& [name, values] : errors) {
     if (name == document) continue;
@@ -176,7 +176,7 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
     if (document.version.empty() && names_version(row.note)) document.version = row.note;
     document.starts[start_of(row)].add(row);
     if (row.method_params.starts_with("as the ")) {
-      // The row of which it is a variant: the same model, in a source that begins the same.
+      // The base row of a variant: the same model, in a source with the same prefix.
       for (const PublishedRow& base : rows) {
         if (base.method_params.starts_with("as the ") || base.model != row.model) continue;
         if (!row.source.starts_with(base.source)) continue;
@@ -231,7 +231,7 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
     std::tie(group.inconsistent, group.metric, group.gpu, group.stack, group.dtype) = key;
     score.groups.push_back(std::move(group));
   }
-  // Rows whose source contradicts itself stay out of what is pooled.
+  // Rows with an inconsistent source are pooled separately.
   const auto pool = [&](const std::string& name, bool inconsistent, const auto& belongs) {
     std::vector<const ScoredRow*> members;
     for (const ScoredRow& row : score.rows) {

@@ -18,9 +18,9 @@ namespace kvsim {
 /// One row and its outcome.
 struct ScoredRow {
   PublishedRow row;
-  std::string gpu, stack, dtype;             // names of the catalogue, or as the file has them
-  std::string document;                      // the source without the place in it
-  std::vector<std::string> residual_path{};  // of a time: sim/batch/account/time_residual.hpp
+  std::string gpu, stack, dtype;             // names of the catalogue, or as in the file
+  std::string document;                      // the source without the location in it
+  std::vector<std::string> residual_path{};  // for times: sim/batch/account/time_residual.hpp
   std::optional<PublishedKind> kind{};
   std::optional<double> value{};
   PublishedPrediction prediction{};
@@ -29,24 +29,24 @@ struct ScoredRow {
   bool fitted = false;
   bool inconsistent = false;
   bool large = false;  // 1 GiB of cache or more
-  bool pool = false;   // of what an engine's start leaves its cache
-  /// Of such a row: what decides the figure and is not stated (PublishedSetup).
+  bool pool = false;   // memory that an engine's start leaves to its cache
+  /// For such a row: inputs of the figure that are not stated (PublishedSetup).
   std::vector<std::string> unstated{};
-  /// The 80 % interval of a value of this kind on this stack, from the rows of other documents (of
-  /// any stack if fewer than three have this one), each with equal weight; widened for the number
-  /// of documents and the correlation of rows within one.
+  /// The 80 % interval of a value of this kind on this stack, from the rows of other documents with
+  /// equal weights (of any stack if fewer than three have this stack); widened according to the
+  /// number of documents and the correlation of rows within a document.
   std::optional<std::pair<double, double>> interval{};
 
-  /// (predicted - published) / published; nullopt unless both are there and it is no verdict.
+  /// (predicted - published) / published; nullopt for a verdict, or if one of them is missing.
   [[nodiscard]] std::optional<double> error() const;
-  /// log(published / predicted), of rates the reverse, so that more is slower or larger; nullopt
-  /// likewise, and where one of them is not above 0.
+  /// log(published / predicted), for rates the inverse, so that positive values mean slower or
+  /// larger; nullopt as above, or if one of them is not positive.
   [[nodiscard]] std::optional<double> log_error() const;
 };
 
 /// Errors of some rows, as fractions of the published value.
 struct PublishedGroup {
-  std::string metric, gpu, stack, dtype;  // "all" where rows of several are pooled
+  std::string metric, gpu, stack, dtype;  // "all" if rows of several are pooled
   bool inconsistent = false;
   std::size_t n_total = 0, n_expressed = 0;
   std::size_t n = 0;                                // with an error
@@ -54,9 +54,9 @@ struct PublishedGroup {
   std::optional<double> bias;                       // mean error, positive: predicted too high
   std::size_t n_large = 0;
   std::optional<double> mape_large;
-  std::size_t n_held_out = 0;  // rows of documents that no constant of the stack was taken from
+  std::size_t n_held_out = 0;  // rows of documents from which no constant of the stack was taken
   std::optional<double> mape_held_out, median_ape_held_out;
-  std::size_t oom_right = 0, oom_total = 0;    // verdicts, and figures of runs predicted not to fit
+  std::size_t oom_right = 0, oom_total = 0;    // verdicts, and figures of runs predicted to be OOM
   std::map<std::string, std::size_t> reasons;  // of rows without a prediction
 };
 
@@ -64,12 +64,12 @@ struct PublishedScore {
   std::vector<ScoredRow> rows;
   std::vector<PublishedGroup> groups;  // by metric, GPU, stack, dtype; sorted
   std::vector<PublishedGroup> pooled;  // by metric; by kind of metric; all
-  std::vector<PublishedGroup> stacks;  // times, then kernels, by stack; sources that hold together
+  std::vector<PublishedGroup> stacks;  // times, then kernels, by stack; consistent sources only
   std::size_t n_in_scope = 0, n_in_scope_expressed = 0;
   std::map<std::string, std::size_t> out_of_scope;  // reasons
 };
 
-/// Predicts every row and sums up. `done`: called after each row, may be empty.
+/// Predicts every row and summarizes the errors. `done` is called after each row; it may be empty.
 [[nodiscard]] PublishedScore score_published(std::vector<PublishedRow> rows,
                                              const std::function<void(double)>& done = {});
 

@@ -6,8 +6,8 @@
 
 namespace kvsim {
 
-/// The meaning of a setting that rows only name ("Setting 1"), from their document, as an engine's
-/// options; empty: the row names none, or its document is not known.
+/// Returns a setting that rows only name ("Setting 1"), as the engine options defined in their
+/// document; empty if the row names no setting or its document is unknown.
 [[nodiscard]] std::string_view named_setting(const PublishedRow& row);
 
 }  // namespace kvsim

@@ -18,7 +18,7 @@
 namespace kvsim {
 namespace {
 
-/// The model used for "any model" in a statement that holds for all.
+/// The model used for "any model" in statements about all models.
 constexpr std::string_view kAnyModel = "llama-3.1-8b";
 
 const Llm* find_or_null(std::string_view name) {
@@ -29,7 +29,7 @@ const Llm* find_or_null(std::string_view name) {
   }
 }
 
-/// `name` without endings that say how a model was tuned or stored.
+/// Returns `name` without suffixes for a model's tuning or storage format.
 std::string without_endings(std::string name) {
   constexpr std::array<std::string_view, 16> kEndings{
       "-instruct", "-chat", "-base", "-it",   "-fp8",   "-hf",    "-awq",    "-gptq",
@@ -52,7 +52,7 @@ const Llm& model_named(const std::string& cell, std::string& assumed) {
   for (const std::string& name : {bare, without_endings(bare)}) {
     if (const Llm* found = find_or_null(name)) return *found;
   }
-  // A family without its version ("Mistral-7B", "Llama3"): the smallest of those that begin so.
+  // A family without its version ("Mistral-7B", "Llama3"): the smallest model with this prefix.
   const auto squeezed = [](std::string_view text) {
     std::string out;
     for (const char c : plain_text(text)) {
@@ -72,10 +72,10 @@ const Llm& model_named(const std::string& cell, std::string& assumed) {
     assumed = fmt::format("\"{}\" is taken as {}", cell, first->name);
     return *first;
   }
-  return find_llm(bare);  // throws, with the nearest name
+  return find_llm(bare);  // throws and names the most similar model
 }
 
-/// By its name, which a cell may follow with other words: "RTX PRO 6000 class (SM120)".
+/// Returns the GPU by its name, which may be followed by other words: "RTX PRO 6000 class (SM120)".
 const Gpu* gpu_named(const std::string& cell) {
   const std::string bare = without_brackets(cell);
   for (std::string name : {cell, bare, bare.substr(0, bare.find(" class"))}) {
@@ -88,7 +88,7 @@ const Gpu* gpu_named(const std::string& cell) {
   return nullptr;
 }
 
-/// "27b" or "35b-a3b" in a cell; empty: no size.
+/// Returns a size such as "27b" or "35b-a3b" in a cell; empty if there is none.
 std::string size_in(std::string_view cell) {
   const std::string text = plain_text(cell);
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -111,8 +111,8 @@ std::string size_in(std::string_view cell) {
   return {};
 }
 
-/// The catalogue's model of a class that a cell describes by its size and its kind or its family:
-/// "27B GDN hybrid", "Qwen3.6/3.8 27B class"; null: none, or no size.
+/// Returns the catalogue's model of a class described by its size and its kind or family: "27B GDN
+/// hybrid", "Qwen3.6/3.8 27B class"; null if there is no match or no size.
 const Llm* sized_model(const std::string& cell) {
   const std::string size = size_in(cell);
   if (size.empty()) return nullptr;
@@ -128,7 +128,7 @@ const Llm* sized_model(const std::string& cell) {
   return nullptr;
 }
 
-/// Whether the figure is what an engine prints at its start.
+/// Whether the figure is printed by an engine at its start.
 bool prints_start(const PublishedRow& row) {
   const PublishedMetricInfo* metric = find_metric_rule(row.metric);
   return metric != nullptr && metric->kind == PublishedKind::kEngineCache;
@@ -149,8 +149,8 @@ std::vector<std::string> split(std::string_view text, std::string_view marks) {
   return out;
 }
 
-/// A cell without what it adds to a model's name: " + DSpark K5", " with …", "/3.6 hybrid", a date
-/// of release.
+/// Returns a cell without additions to the model's name: " + DSpark K5", " with …", "/3.6 hybrid",
+/// a release date.
 std::string without_additions(const std::string& cell) {
   std::string out = without_endings(without_brackets(cell));
   // "GLM (5 family; …)"
@@ -167,7 +167,7 @@ std::string without_additions(const std::string& cell) {
   return without_endings(dated ? out.substr(0, dash) : out);
 }
 
-/// The model of an engine's start, whose cells name classes and additions.
+/// Returns the model of an engine's start, whose cell may name a class or additions.
 const Llm& started_model(const std::string& cell, std::string& assumed) {
   const auto taken = [&](const Llm& llm) -> const Llm& {
     assumed = fmt::format("\"{}\" is taken as {}", cell, llm.name);
@@ -187,7 +187,7 @@ std::optional<Dtype> cache_format(const PublishedRow& row, const std::optional<F
                                   std::string& assumed) {
   const std::string text = without_brackets(row.kv_dtype);
   if (has_text(text, "per system") && text.find('/') != std::string::npos) {
-    // "fp16/int8 per system": what quantises its activations caches in 8 bits.
+    // "fp16/int8 per system": systems that quantise activations cache in 8 bits.
     const std::vector<std::string> choices = split(text.substr(0, text.find(' ')), "/");
     const bool narrow = weights && weights->activations && bits_of(*weights->activations) < 16;
     const auto chosen = parse_format(narrow ? choices.back() : choices.front());
@@ -245,7 +245,7 @@ void read_engine_words(const PublishedRow& row, PublishedSetup& out) {
   out.card_memory = stated_memory(row.note);
 }
 
-/// Tensor parallelism beyond the column: "TP=4".
+/// Returns the number of GPUs in the column, or 0 if it is not a whole number in [1, 1024].
 std::int32_t gpus_of(const PublishedRow& row) {
   const auto count = number_of(row.gpu_count);
   if (!count || *count < 1 || *count > 1024 || *count != std::floor(*count)) return 0;
@@ -346,7 +346,7 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
     if (!text.empty()) out.assumed.push_back(std::move(text));
   };
   out.value = number_of(row.value);
-  // What is worked out in a text, on no framework, is not what programs print.
+  // Figures derived in a text, without a framework, are not printed by programs.
   out.binary_document = document.binary && !plain_text(row.framework).empty();
   out.inconsistent = row.note.find("INCONSISTENT") != std::string::npos;
   out.gpus = gpus_of(row);
@@ -424,14 +424,16 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
   out.stack = stack.stack;
   out.release = vllm_release(row, document.version);
   if (prints_start(row) && out.stack != nullptr && out.stack->name.starts_with("vllm")) {
-    // What prints such figures has groups of layers; rows without a release are of mid 2026.
+    // Engines that print such figures have groups of layers; rows without a release are from mid
+    // 2026.
     out.stack = &vllm_v1_stack(out.release.value_or(EngineVersion{0, 22, 0}));
   }
   if (out.stack == nullptr) {
     note_missing("stack", stack.reason);
   } else {
     if (!prints_start(row)) assume(stack.assumed);
-    // Kernels that read codes are the quantising methods' own; operators of PyTorch expand them.
+    // Only quantising methods have kernels that read codes; PyTorch operators dequantise them
+    // first.
     constexpr std::array<std::string_view, 2> kWithoutKernels{"int8", "rtn"};
     if (out.method && runs_by_operators(*out.stack) &&
         std::find(kWithoutKernels.begin(), kWithoutKernels.end(), out.method->name) !=

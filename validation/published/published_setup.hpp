@@ -17,23 +17,23 @@
 
 namespace kvsim {
 
-/// What an engine printed at one start, of one of its GPUs.
+/// Figures that an engine printed at one start, for one of its GPUs.
 struct StartFacts {
   std::optional<Bytes> pool{};  // "available_kv_cache_memory"
   std::optional<std::int64_t> blocks{};
   std::optional<double> tokens{}, concurrency{};
   std::optional<Bytes> weights{};  // "model_loading"
-  std::int64_t max_model_len = 0;  // the prompt length of rows that depend on it; 0: none does
+  std::int64_t max_model_len = 0;  // the prompt length of rows that depend on it; 0 if none does
 
   void add(const PublishedRow& row);
 };
 /// Whether the metric is a number of blocks.
 [[nodiscard]] bool is_block_count(std::string_view metric);
 
-/// What a published row was taken on, as its cells say it. Cells that do not parse are left out and
-/// named in `missing`, so that a prediction which does not need them can be made all the same.
+/// The set-up of a published row according to its cells. Cells that do not parse are left out and
+/// named in `missing`, so that predictions that do not need them are still possible.
 struct PublishedSetup {
-  std::vector<const Llm*> llms{};  // several where a figure is a mean over models
+  std::vector<const Llm*> llms{};  // several if the figure is a mean over models
   const Gpu* gpu = nullptr;        // null: not in the catalogue
   std::int32_t gpus = 1;
   const Stack* stack = nullptr;
@@ -47,52 +47,53 @@ struct PublishedSetup {
   // Settings of the stack that the row states.
   std::optional<std::int64_t> prefill_chunk{}, max_model_len{}, max_num_seqs{}, block_tokens{};
   std::optional<double> memory_fraction{};
-  std::optional<std::int64_t> cache_tokens{};  // a cache allocated, and attended, at this length
-  bool linear_mask = false;                    // a mask of one row, no matter what the stack has
+  std::optional<std::int64_t> cache_tokens{};  // a cache that is allocated and attended to at this
+                                               // length
+  bool linear_mask = false;                    // a mask of one row, regardless of the stack
   bool offloads_weights = false;               // layers that do not fit stay in host memory
   bool eager_execution = false;                // CUDA graphs are off
   bool all_logits = false;                     // of every prompt position, upcast to fp32
   std::optional<Bytes> card_memory{};          // "total_gpu_memory 79.22 GiB"
-  StartFacts facts{};                          // what the same start printed
-  std::optional<EngineVersion> release{};      // of vLLM
-  std::string settings{};  // method_params, after it those of a start that they refer to
+  StartFacts facts{};                          // figures printed at the same start
+  std::optional<EngineVersion> release{};      // vLLM release
+  std::string settings{};  // method_params, then those of a start that they refer to
 
   bool binary_document = false;   // other rows of the document are in GiB
   std::optional<double> value{};  // the published figure
   bool in_scope = false;          // GPU known, numbers parse, inference
   std::string out_of_scope{};     // why not
   bool fitted = false;            // the stack's constants were taken from this document
-  bool inconsistent = false;      // the note says that the source contradicts itself
+  bool inconsistent = false;      // the note states that the source contradicts itself
   std::vector<std::string> assumed{};
-  /// Of what decides an engine's pool at its start, and the row does not state: "version",
+  /// Inputs of an engine's pool size that the row does not state: "version",
   /// "gpu_memory_utilization", "max_model_len", "total_gpu_memory".
   std::vector<std::string> unstated{};
 
-  /// Why a cell is of no use, by what it is: "gpu", "model", "stack", "method", "prompt", "output",
+  /// Why a cell cannot be used, by its kind: "gpu", "model", "stack", "method", "prompt", "output",
   /// "batch", "weights", "kv_dtype".
   struct Missing {
     std::string what, why;
   };
   std::vector<Missing> missing{};
-  /// nullptr if `what` is there.
+  /// Returns nullptr if `what` is available.
   [[nodiscard]] const std::string* why_missing(std::string_view what) const;
 };
 
 /// Facts in other rows of a document that apply to all of them.
 struct DocumentContext {
   bool binary = false;    // some figure is in GiB
-  std::string version{};  // a note that names a framework's version: "vLLM 0.11, …"
-  std::map<std::string, StartFacts> starts{};  // by start_of their rows
-  /// "as the bf16-state row but …": by start_of such a row, the row that it refers to.
+  std::string version{};  // a note that names the framework's version: "vLLM 0.11, …"
+  std::map<std::string, StartFacts> starts{};  // keyed by start_of of their rows
+  /// "as the bf16-state row but …": the row referred to, by start_of of the referring row.
   std::map<std::string, PublishedRow> bases{};
 };
-/// What rows of one engine start have in common.
+/// Returns the key shared by the rows of one engine start.
 [[nodiscard]] std::string start_of(const PublishedRow& row);
 [[nodiscard]] PublishedSetup read_setup(const PublishedRow& row,
                                         const DocumentContext& document = {});
 
-/// The catalogue's models that a cell names: one, several ("A / B", "avg of A, B"), or for "any" a
-/// representative. Errors: InputError naming the nearest known one.
+/// Returns the catalogue's models that a cell names: one, several ("A / B", "avg of A, B"), or a
+/// representative for "any". Errors: InputError that names the most similar known model.
 [[nodiscard]] std::vector<const Llm*> models_named(const std::string& cell, std::string& assumed);
 
 }  // namespace kvsim

@@ -15,14 +15,14 @@
 namespace kvsim {
 namespace {
 
-/// A framework's name holds all words of `all`, or of a row's framework and note together.
+/// Matches if the framework's name, or the framework and note together, contain all words of `all`.
 struct Pattern {
   std::vector<std::string_view> all;
-  std::string_view stack;  // empty: known, and no profile
-  std::string_view why{};  // of an empty one; else what is assumed
+  std::string_view stack;  // empty: known, but without a profile
+  std::string_view why{};  // reason for an empty stack; else the assumption
 };
 
-/// The first that matches; the more specific come before the general.
+/// The first match is used; specific patterns come before general ones.
 const std::vector<Pattern>& patterns() {
   static const std::vector<Pattern> table{
       {{"standard attention"}, "torch-standard"},
@@ -164,8 +164,8 @@ std::string_view vllm_engine(const PublishedRow& row, std::string_view elsewhere
   return "vllm-v0";
 }
 
-/// vLLM's pull requests that changed defaults, and the release that has each: a thread of a higher
-/// number is about that release or a later one.
+/// vLLM's pull requests that changed defaults, with their releases: a thread with a higher number
+/// is about that release or a later one.
 struct DefaultsChange {
   double thread;
   std::string_view release;
@@ -175,8 +175,8 @@ constexpr std::array kDefaultsChanges{
     DefaultsChange{16158, "0.8.4"}, DefaultsChange{17073, "0.8.5"}, DefaultsChange{17885, "0.9"},
     DefaultsChange{38284, "0.20"},  DefaultsChange{42206, "0.22"},  DefaultsChange{44443, "0.25"},
     DefaultsChange{51726, "0.28"},  DefaultsChange{53183, "0.29"}};
-/// The release that was the newest for most of a month: vLLM's tags, and from April 2026 the
-/// releases that pull requests of these months came with.
+/// The newest release for most of a month: from vLLM's tags, and since April 2026 from the releases
+/// of the pull requests of these months.
 struct MonthOfRelease {
   int month;  // 2510 is October 2025
   std::string_view release;
@@ -209,14 +209,15 @@ std::optional<int> month_in(std::string_view text) {
   return std::nullopt;
 }
 
-/// A version as version_after reads it, as a label takes it: 0.006003 is "0.6.3".
+/// Converts a version returned by version_after to a label: 0.006003 is "0.6.3".
 std::string version_text(double version) {
   const auto parts = static_cast<std::int64_t>(std::llround(version * 1e6));
   return fmt::format("{}.{}.{}", parts / 1'000'000, parts / 1000 % 1000, parts % 1000);
 }
 
-/// `stack` in the version that the row names, limited to those that the profile knows; else, for a
-/// thread of vLLM's repository, in the release of its number; else in the newest known.
+/// Returns `stack` in the version that the row names, clamped to the versions of the profile; else,
+/// for a thread of vLLM's repository, in the release at its number; else in the newest known
+/// version.
 const Stack* in_version(const Stack* stack, const PublishedRow& row, std::string_view elsewhere) {
   if (stack == nullptr || !stack->defaults) return stack;
   const EngineDefaults& defaults = *stack->defaults;
@@ -245,8 +246,8 @@ const Stack* in_version(const Stack* stack, const PublishedRow& row, std::string
   return &find_stack(stack->name + "@" + release);
 }
 
-/// Whether the row's PyTorch has torch.cat load 16-bit rows in vectors: from 2.8 on (August 2025);
-/// a paper that names no release is taken to run it from November 2025 on.
+/// Whether torch.cat of the row's PyTorch uses vectorized loads of 16-bit rows: since 2.8 (August
+/// 2025). Papers without a release are assumed to use it since November 2025.
 bool loads_vectors(const PublishedRow& row, std::string_view elsewhere, std::string& assumed) {
   constexpr double kVectors = 2.008;
   constexpr int kMonth = 2511;
@@ -358,8 +359,8 @@ StackMatch match_stack(const PublishedRow& row, AttentionPatch patch, std::strin
       if (wanted == "hf-flash" && model_type == "qwen2" && (!version || *version < kGroupedQwen2)) {
         wanted = "hf-flash-repeat";
       }
-      // "transformers 4.51.3 + FA 2.7.4" lists packages: from 4.48 on the library runs SDPA unless
-      // another implementation is requested, as "FA2" or "flash_attention_2" would be.
+      // "transformers 4.51.3 + FA 2.7.4" lists packages: since 4.48 the library runs SDPA unless
+      // another implementation is requested, written as "FA2" or "flash_attention_2".
       const bool listed = name.find("+ fa ") != std::string::npos;
       if (wanted == "hf-flash" && listed && version && *version >= kGroupedQwen2) {
         wanted = "hf-sdpa";
@@ -436,8 +437,8 @@ bool fitted_on(const Stack& stack, const PublishedRow& row, bool of_time) {
       "logits",       "logits_fp32",        "sampler_bytes", "graphs",           "communication",
       "block_tokens", "prefill_chunk",      "max_num_seqs",  "full_causal_mask", "fraction_of",
       "loads_vision"};
-  // "github NVIDIA/kvpress notebooks/…" is known by its repository, a paper by its first word, or
-  // the whole of it where that word is common.
+  // "github NVIDIA/kvpress notebooks/…" is identified by its repository, a paper by its first word,
+  // or by its full name if that word is common.
   const std::string plain = plain_text(row.source);
   std::string token;
   if (plain.starts_with("github ")) {

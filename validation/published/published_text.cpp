@@ -19,7 +19,7 @@ bool is_word(char c) {
 
 std::int64_t whole(double value) { return std::llround(value); }
 
-constexpr double kMaxStatedTokens = 1e9;  // what no prompt or output reaches
+constexpr double kMaxStatedTokens = 1e9;  // above the length of any prompt or output
 
 std::optional<std::int64_t> as_count(std::optional<double> value) {
   if (!value || *value < 0 || *value > kMaxStatedTokens || *value != std::floor(*value)) {
@@ -28,7 +28,7 @@ std::optional<std::int64_t> as_count(std::optional<double> value) {
   return whole(*value);
 }
 
-/// Numbers of a text in order, without brackets' contents.
+/// Numbers in a text in order, without the contents of brackets.
 std::vector<double> numbers_in(std::string_view text) {
   std::vector<double> out;
   for (const TextPart& part : parts_of(text)) {
@@ -37,7 +37,7 @@ std::vector<double> numbers_in(std::string_view text) {
   return out;
 }
 
-/// "8K" is 8,000, but 8,192 where the note spells that out and not the other.
+/// "8K" is 8,000, or 8,192 if only that is spelled out in the note.
 std::int64_t resolved_count(std::string_view text, double value, std::string_view note) {
   const bool has_k = std::any_of(text.begin(), text.end(), [](char c) { return lower(c) == 'k'; });
   if (!has_k || value < 1000) return whole(value);
@@ -205,7 +205,7 @@ std::optional<OutputText> parse_output(std::string_view text, std::int64_t promp
   }
   if (counts.empty() || counts.size() > 2) return std::nullopt;
   const bool is_range = counts.size() == 2;
-  if (is_range && counts[0] > 0 && counts[0] >= prompt) {  // contexts, not lengths
+  if (is_range && counts[0] > 0 && counts[0] >= prompt) {  // context lengths, not output lengths
     out.by_context = true;
     out.context = counts[0];
     out.tokens = counts[1] - counts[0];

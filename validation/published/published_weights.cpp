@@ -11,7 +11,7 @@ std::string_view format_name(const PublishedRow& row, const FormatText& text, co
     return has_text(row.dtype, word) || has_text(row.note, word) || has_text(row.model, word) ||
            has_text(row.framework, word);
   };
-  // Frameworks that quantise a model's output projection with it.
+  // Frameworks that also quantise a model's output projection.
   const bool torch_quantised = said("gpt-fast") || said("torchao");
   switch (text.weights) {
     case Dtype::kFp4:
@@ -41,8 +41,8 @@ std::string_view format_name(const PublishedRow& row, const FormatText& text, co
 
 WeightStore match_weights(const PublishedRow& row, const FormatText& text, const Llm& llm) {
   if (bits_of(text.weights) >= 16) return {.base = text.weights, .format = nullptr};
-  // Modules that a quantization excludes are in the 16-bit format that the model computes in: no
-  // kernel of 8 or 4 bits outputs fp32, whatever format a checkpoint (GPT-J's) is stored in.
+  // Modules excluded from a quantization are in the model's 16-bit compute format: 8- and 4-bit
+  // kernels do not output fp32, regardless of the checkpoint's format (GPT-J's).
   return {.base = wide_dtype(llm, text.weights),
           .format = &find_weight_format(format_name(row, text, llm))};
 }

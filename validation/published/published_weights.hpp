@@ -7,8 +7,8 @@
 
 namespace kvsim {
 
-/// What a row's weights are stored in: a format of 16 bits or more for all, or a released
-/// quantisation by what the cell, the model's name, the framework and the note say of it.
+/// Returns the weight format of a row: one format of 16 bits or more for all weights, or a released
+/// quantisation identified by the cell, the model's name, the framework and the note.
 [[nodiscard]] WeightStore match_weights(const PublishedRow& row, const FormatText& text,
                                         const Llm& llm);
 

@@ -20,20 +20,22 @@ constexpr std::array kUpperWeights{0.5, 1.0, 2.0, 4.0};  // documents
 constexpr std::array kFloors{0.1, 0.3, 1.0};
 constexpr std::array kStretches{0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0};
 constexpr double kCoverage = 0.9;
-constexpr double kShort = 0.005;       // of it, over all classes: some reach it nowhere
-constexpr double kMinGain = 0.01;      // of the width, for a further class
-constexpr double kMinDocuments = 1.5;  // of a class, each with kFullDocument rows
+constexpr double kShort = 0.005;       // allowed shortfall of coverage over all classes, since some
+                                       // classes never reach it
+constexpr double kMinGain = 0.01;      // of the width, for adding a class
+constexpr double kMinDocuments = 1.5;  // per class, each with kFullDocument rows
 constexpr std::size_t kMaxClasses = 12;
-constexpr std::size_t kMaxWords = 3;  // of a class
+constexpr std::size_t kMaxWords = 3;  // per class
 
-/// What a document of `rows` rows counts as.
+/// Weight of a document with `rows` rows.
 double weight_of(double rows) {
   const double share = rows / kFullDocument;
   return share <= 1 ? share : std::sqrt(share);
 }
 
-/// Documents, of which those with few rows count in part, and none more than once.
-using Rows = std::map<std::string_view, double>;  // of each document
+/// Rows per document. A document with few rows counts partially, and each document counts at most
+/// once.
+using Rows = std::map<std::string_view, double>;  // per document
 double full_documents(const Rows& rows) {
   double out = 0;
   for (const auto& [document, n] : rows) out += std::min(1.0, n / kFullDocument);
@@ -42,15 +44,15 @@ double full_documents(const Rows& rows) {
 
 using Path = std::vector<std::string>;
 
-/// What is chosen per metric.
+/// Choices per metric.
 struct Choice {
   std::vector<Path> classes{{}};
   double floor = 1;
-  double upper = 1;                  // documents that the class above counts as
-  std::vector<double> stretches{1};  // of each class: of quantiles from the median
+  double upper = 1;                  // weight of the parent class in documents
+  std::vector<double> stretches{1};  // per class: factor of quantiles' distances from the median
 };
 
-/// The rows of one metric at one floor, by ascending error.
+/// The rows of one metric at one floor, sorted by error.
 class Errors {
  public:
   Errors(const std::vector<ResidualRow>& rows, const std::vector<std::size_t>& of, double floor,
@@ -77,8 +79,8 @@ class Errors {
     std::size_t index = 0;  // of all rows
     double error = 0;
     std::size_t document = 0;
-    std::vector<std::size_t> classes;  // from that of all rows to the most particular
-    bool apart = false;                // not in that of all rows
+    std::vector<std::size_t> classes;  // from the class of all rows to the most specific
+    bool apart = false;                // not in the class of all rows
   };
   [[nodiscard]] const std::vector<One>& rows() const { return rows_; }
   [[nodiscard]] std::size_t documents() const { return documents_; }
@@ -98,7 +100,7 @@ class Errors {
       for (const One& one : rows_) counts[one.document] += belongs(one) ? 1 : 0;
       double total = 0;
       for (const double n : counts) total += weight_of(n);
-      if (total <= 0) return out;  // more particular classes have no other document either
+      if (total <= 0) return out;  // more specific classes have no other document either
       const double above = out ? upper : 0;
       if (!out) out.emplace(rows_.size());
       for (std::size_t i = 0; i < rows_.size(); ++i) {
@@ -112,7 +114,7 @@ class Errors {
     return out;
   }
 
-  /// Each row's error is at the middle of its weight; between two middles in proportion.
+  /// Each row's error is at the middle of its weight; linear interpolation in between.
   [[nodiscard]] double quantile(const std::vector<double>& weights, double share) const {
     double before = 0;
     double previous_at = 0;
@@ -137,8 +139,8 @@ class Errors {
   std::size_t documents_ = 0;
 };
 
-/// Errors of a service at several loads about their median, as a normal's standard deviation that
-/// has the same 90 % of distances.
+/// Spread of a service's errors at several loads around their median: the standard deviation of a
+/// normal distribution with the same 90 % quantile of distances.
 double spread_within_services(const Errors& errors) {
   std::map<std::pair<std::size_t, std::string_view>, std::vector<double>> services;
   for (const Errors::One& one : errors.rows()) {
@@ -184,7 +186,7 @@ double stretched(double quantile, double median, double stretch) {
 /// The 5 %, 50 % and 95 % quantiles for one document's rows of one class from all others.
 struct Group {
   std::vector<std::size_t> members;  // of Errors::rows
-  std::size_t number = 0;            // of its most particular class
+  std::size_t number = 0;            // index of its most specific class
   double low = 0, median = 0, high = 0;
 };
 
@@ -207,7 +209,7 @@ std::vector<Group> left_out_groups(const Errors& errors, double upper) {
   return out;
 }
 
-/// The least and the largest error; the interval contains the prediction.
+/// Lowest and highest error; the interval contains the prediction.
 std::pair<double, double> error_ends(const Group& group, double stretch) {
   return {std::min(0.0, stretched(group.low, group.median, stretch)),
           std::max(0.0, stretched(group.high, group.median, stretch))};
@@ -218,10 +220,10 @@ LeftOutEnds ends_of(const Group& group, double stretch, double floor, const Resp
   return {.low = response.change(low, floor), .high = response.change(high, floor)};
 }
 
-/// Of left-out intervals of the groups that are counted, means over documents with their weights.
+/// Weighted means over documents of the left-out intervals of the counted groups.
 struct LeftOutMeans {
   double coverage = 0;
-  double width = 0;  // of errors: near saturation values move much farther than errors
+  double width = 0;  // in errors, because near saturation values change much more than errors
 };
 template <class Counts>
 LeftOutMeans means_of(const Errors& errors, const std::vector<Group>& groups,
@@ -296,10 +298,10 @@ ResidualClass make_class(const std::string& metric, const Errors& errors, std::s
 
 struct Scored {
   Choice choice;
-  double width = 0;     // of left-out intervals, a mean over documents,
-  double coverage = 0;  // and theirs
+  double width = 0;     // mean over documents of left-out intervals' widths,
+  double coverage = 0;  // and of their coverage
 
-  /// `gain`: by which part its width has to be less.
+  /// `gain`: required relative reduction of the width.
   [[nodiscard]] bool is_better(const Scored& other, double gain = 0) const {
     const bool covers = coverage >= kCoverage - kShort;
     const bool other_covers = other.coverage >= kCoverage - kShort;
@@ -308,8 +310,8 @@ struct Scored {
   }
 };
 
-/// The least stretch at which each class covers enough of the rows that have no narrower class; the
-/// largest where none does.
+/// Returns for each class the smallest stretch that covers enough of the rows without a narrower
+/// class, or the largest stretch if none does.
 std::vector<double> stretches_of(const Errors& errors, const std::vector<Group>& groups,
                                  std::size_t classes, double floor) {
   std::vector<double> out(classes, 1);
@@ -324,7 +326,8 @@ std::vector<double> stretches_of(const Errors& errors, const std::vector<Group>&
   return out;
 }
 
-/// The best choice with these classes: the narrowest that covers enough, else what covers most.
+/// Returns the best choice with these classes: the narrowest with enough coverage, else the one
+/// with the highest coverage.
 Scored best_of(const std::vector<ResidualRow>& rows, const std::vector<std::size_t>& members,
                const std::vector<Path>& classes) {
   std::optional<Scored> best;
@@ -342,7 +345,7 @@ Scored best_of(const std::vector<ResidualRow>& rows, const std::vector<std::size
   return *best;
 }
 
-/// Classes with one word more than one of `known`, each with enough documents.
+/// Returns the classes with one more word than a class in `known` and enough documents.
 std::set<Path> further_classes(const std::vector<ResidualRow>& rows,
                                const std::vector<std::size_t>& members,
                                const std::vector<Path>& known) {
@@ -423,7 +426,7 @@ FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows) {
       if (full_documents(documents) < kMinDocuments) continue;
       std::vector<std::size_t> with_all = members;
       with_all.insert(with_all.end(), others.begin(), others.end());
-      // Too few documents to choose by: they stay close to the class of all rows.
+      // Too few documents for a choice: stay close to the class of all rows.
       const Choice own{.classes = {Path{}, Path{key.second}},
                        .floor = best.floor,
                        .upper = kUpperWeights.back(),
@@ -432,7 +435,7 @@ FittedResiduals fit_residuals(const std::vector<ResidualRow>& rows) {
       leave_out(both, own, true);
       out.classes.push_back(make_class(metric, both, 1, own, within, out.left_out));
     }
-    // In the order in which they were chosen: of two that a run belongs to, the first counts.
+    // In the order in which they were chosen: the first class that matches a run is used.
     for (std::size_t number = 1; number < best.classes.size(); ++number) {
       out.classes.push_back(make_class(metric, errors, number, best, within, out.left_out));
     }

@@ -40,7 +40,8 @@ const SetRows& served_set_rows(const std::filesystem::path& path, const ServedLe
 
 namespace {
 
-/// Where the rising function `of` reaches `value` between `low` and `high`; `high` if it does not.
+/// Returns the point in [low, high] at which the increasing function `of` reaches `value`; `high`
+/// if it does not.
 template <class Function>
 double where(const Function& of, double value, double low, double high) {
   if (of(high) <= value) return high;

@@ -9,10 +9,10 @@
 namespace kvsim {
 namespace {
 
-/// Whether all settings that decide times and memory are stated: what the table lists as not stated
-/// may be a seed or a form factor.
+/// Whether all settings that determine times and memory are stated. Unstated settings in the table
+/// may be irrelevant, such as a seed or a form factor.
 bool is_complete(const ServedRun& run, const MappedRun& mapped) {
-  // "default": the engine's own, which its release decides.
+  // "default": the engine's default, determined by its release.
   constexpr std::array<std::string_view, 7> kHarmless{
       "seed", "form factor", "commit", "client tool", "tokenizer", "date", "default"};
   std::string_view rest = run.not_stated;

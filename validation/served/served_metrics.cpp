@@ -14,8 +14,8 @@ namespace {
 
 double seconds(SimTime t) { return to_seconds(t).count(); }
 
-/// Of a part of a run: every place of the engine has changed its request so often before the
-/// engine counts as steady.
+/// For partial runs: number of times that every slot of the engine has changed its request before
+/// the engine counts as steady.
 constexpr std::size_t kWarmTurns = 2;
 
 struct Window {
@@ -23,7 +23,7 @@ struct Window {
   bool whole = true;  // from the first arrival to the last end
 };
 
-/// The part of the run whose ends count.
+/// Returns the part of the run whose completions are counted.
 Window window_of(const ServeResult& result, const MappedRun& run) {
   Window out;
   SimTime first_arrival{-1}, last_arrival{-1}, last_end{-1}, last_start{-1};
@@ -52,12 +52,13 @@ Window window_of(const ServeResult& result, const MappedRun& run) {
   std::sort(ends.begin(), ends.end());
   SimTime from{}, until{};
   const auto users = static_cast<std::size_t>(run.workload.users);
-  // Half of a short part is left to count.
+  // At least half of a short part is counted.
   const std::size_t turns = std::min(kWarmTurns * max_running(result), ends.size() / 2);
   const SimTime after_turns = ends[std::max<std::size_t>(turns, 1) - 1];
   switch (run.workload.arrivals) {
     case ServedArrivals::kClosed: {
-      // From where every user has had an answer to where the first has no further request.
+      // From the time when every user has received a response until the first user has no further
+      // request.
       from = ends[std::min(users, ends.size()) - 1];
       until = last_arrival;
       break;
@@ -68,7 +69,7 @@ Window window_of(const ServeResult& result, const MappedRun& run) {
       break;
     case ServedArrivals::kOpen:
     case ServedArrivals::kNone: {
-      constexpr double kWarmUp = 0.1;  // of the time in which requests come
+      constexpr double kWarmUp = 0.1;  // of the time between the first and the last arrival
       from = first_arrival +
              SimTime{std::llround(kWarmUp *
                                   static_cast<double>((last_arrival - first_arrival).count()))};
@@ -97,7 +98,7 @@ double tokens_in(const ServeResult& result, const Window& window) {
       tokens += in(0) ? span.count : 0;
       continue;
     }
-    // Times rise along a span: the numbers of tokens up to each end, by bisection.
+    // Times increase along a span: find the number of tokens up to each end by bisection.
     const auto up_to = [&](SimTime limit) {
       std::int32_t low = 0;
       std::int32_t high = span.count;
@@ -143,7 +144,7 @@ void add_timeline(std::vector<PredictedMetric>& out, const ServeResult& result, 
   out.push_back({.metric = "kv_usage", .stat = "mean", .value = usage / engines});
 }
 
-/// Mean gap of the tokens of each iteration of the whole run.
+/// Returns the mean gap of the tokens of each iteration of the whole run.
 std::vector<SimTime> iteration_gaps(const ServeResult& result) {
   struct Sum {
     double gaps = 0;
@@ -222,7 +223,7 @@ std::vector<PredictedMetric> client_metrics(const ServeResult& result, const Map
   }
   std::vector<PredictedMetric> out;
   if (run.workload.arrivals != ServedArrivals::kNone) {
-    // Times of a cut run that grow with the number of requests are not those of the whole run.
+    // Times that grow with the number of requests differ between a partial run and the whole run.
     const bool of_part = run.workload.arrivals == ServedArrivals::kAtOnce && !run.workload.is_whole;
     if (!of_part) {
       add(out, "ttft", distribution_of(ttft));
@@ -231,7 +232,7 @@ std::vector<PredictedMetric> client_metrics(const ServeResult& result, const Map
     if (run.client->tpot_of_iterations) tpot = iteration_gaps(result);
     add(out, "tpot", distribution_of(tpot));
     std::vector<WeightedTime> gaps = token_gaps({result.spans, result.iteration_ends, counted});
-    // Clients time gaps between chunks: tokens of one step of speculation come in one.
+    // Clients measure gaps between chunks; the tokens of one speculative step arrive in one chunk.
     std::erase_if(gaps, [](const WeightedTime& gap) { return gap.time == SimTime{}; });
     if (run.client->times_role && !gaps.empty()) {
       gaps.insert(gaps.begin(), {SimTime{}, static_cast<std::int64_t>(ttft.size())});
@@ -242,7 +243,7 @@ std::vector<PredictedMetric> client_metrics(const ServeResult& result, const Map
       const auto total = [&](std::string_view metric, double value) {
         out.push_back({.metric = std::string{metric}, .stat = "total", .value = value});
       };
-      // A window counts what is done in it; without one, what completed requests have.
+      // With a window, count tokens generated in it; without one, tokens of completed requests.
       double tokens = 0;
       if (window.whole) {
         for (const RequestOutcome& r : counted) {

@@ -12,10 +12,10 @@
 
 namespace kvsim {
 
-/// Samples of an engine's state where none are needed: its first and last.
+/// Number of samples of an engine's state if none are needed: the first and the last.
 inline constexpr std::size_t kNoSamples = 2;
 
-/// A metric's value as its client would report it of a simulated run, and its 90 % interval.
+/// A metric of a simulated run as its client would report it, with its 90 % interval.
 struct PredictedMetric {
   std::string metric, stat;
   double value = 0;
@@ -23,14 +23,15 @@ struct PredictedMetric {
   std::optional<Response> response{};  // to times: sim/serve/account/serve_draws.hpp
 };
 
-/// Metrics of the requests and tokens in the client's measuring window, of all engines of the run.
+/// Metrics of the requests and tokens in the client's measuring window, for all engines of the run.
 [[nodiscard]] std::vector<PredictedMetric> client_metrics(const ServeResult& result,
                                                           const MappedRun& run);
 
-/// The most requests that run at one time.
+/// Maximum number of requests running simultaneously.
 [[nodiscard]] std::size_t max_running(const ServeResult& result);
 
-/// The metric of the residual model that a value belongs to ("TTFT", "TTFT tail"); empty: none.
+/// Returns the metric of the residual model for a value ("TTFT", "TTFT tail"); empty if there is
+/// none.
 [[nodiscard]] std::string_view residual_metric(std::string_view metric, std::string_view stat);
 
 }  // namespace kvsim

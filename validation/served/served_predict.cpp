@@ -21,12 +21,12 @@
 namespace kvsim {
 namespace {
 
-/// Samples of an engine's state for runs that have a measured timeline; others need none.
+/// Number of samples of an engine's state for runs with a measured timeline; other runs need none.
 constexpr std::size_t kSamples = 4096;
 
-/// Every place of an engine changes its request so often in a part of a run.
+/// Number of times that every slot of an engine changes its request in a partial run.
 constexpr std::size_t kTurns = 8;
-/// Requests that are simulated at most so that an engine becomes steady.
+/// Maximum number of simulated requests for an engine to become steady.
 constexpr std::int64_t kMaxSteadyRequests = 25'000;
 
 double seconds(SimTime t) { return to_seconds(t).count(); }
@@ -50,7 +50,7 @@ Scenario read(const MappedRun& run) {
   return scenario_of(keys, name, name, false);
 }
 
-/// As of serve_intervals: what E2E can be bounds TTFT and TPOT.
+/// As in serve_intervals: the interval of E2E bounds TTFT and TPOT.
 void bound_by_e2e(std::vector<PredictedMetric>& metrics) {
   const auto find = [&](std::string_view metric, std::string_view stat) -> PredictedMetric* {
     const auto is_it = [&](const PredictedMetric& m) {
@@ -76,8 +76,8 @@ void bound_by_e2e(std::vector<PredictedMetric>& metrics) {
   }
 }
 
-/// Responses of `metrics` by their values at serve_draws, and the intervals that they and the
-/// residual classes of `path` give.
+/// Sets the responses of `metrics` from their values at serve_draws, and the intervals from the
+/// responses and the residual classes of `path`.
 void put_intervals(std::vector<PredictedMetric>& metrics,
                    const std::array<std::vector<PredictedMetric>, kServeDraws>& drawn,
                    const std::vector<std::string>& path) {
@@ -119,8 +119,8 @@ void add_capacity(const ServeResult& result, std::vector<PredictedMetric>& out) 
 
 namespace {
 
-/// `run` with as many requests as it takes until its engine is steady, if it is a part of a run and
-/// `result` had too few; nullopt: `result` will do.
+/// Returns `run` with enough requests for its engine to become steady, if it is a partial run and
+/// `result` had too few; nullopt if `result` has enough.
 std::optional<MappedRun> longer_run(const MappedRun& run, const ServeResult& result) {
   const ServedWorkload& workload = run.workload;
   const bool grows =
@@ -138,7 +138,7 @@ std::optional<MappedRun> longer_run(const MappedRun& run, const ServeResult& res
   return out;
 }
 
-/// The prediction of one scenario; nullopt: no request is served.
+/// Returns the prediction of one scenario; nullopt if no request is served.
 std::optional<ServedPrediction> predict(const MappedRun& run, bool may_grow = true) {
   ServedPrediction out;
   const Scenario scenario = read(run);
@@ -172,7 +172,7 @@ std::optional<ServedPrediction> predict(const MappedRun& run, bool may_grow = tr
 ServedPrediction predict_served(MappedRun& run) {
   try {
     if (auto out = predict(run)) return *out;
-    constexpr double kLargeFraction = 0.95;  // what users set when a model hardly fits
+    constexpr double kLargeFraction = 0.95;  // typical setting when a model barely fits
     MappedRun other = run;
     nlohmann::ordered_json& engine = other.scenario["engine"];
     if (!engine.contains("memory_fraction")) {
@@ -189,12 +189,12 @@ ServedPrediction predict_served(MappedRun& run) {
       run = std::move(other);
       return *out;
     }
-    // The same words for all such runs; the scenario itself says by how much it does not fit.
+    // The same text for all such runs; running the scenario shows by how much it does not fit.
     return {.failed = "predicted not to fit: the engine would not start or hold no request"};
   } catch (const InputError& error) {
     return {.failed = error.what()};
   } catch (const ContractError& error) {
-    // One run of thousands: the others are still compared, and the fault is listed.
+    // Only this run is affected: the others are still compared, and the fault is listed.
     return {.failed = fmt::format("internal fault: {}", error.what())};
   }
 }
@@ -220,7 +220,7 @@ double saturation_rate(const MappedRun& run) {
   ServeSpec spec = *scenario.points.at(0).serve;
   const std::shared_ptr<const RequestTrace> sent = spec.requests;
   const ServeOptions options{.max_samples = kNoSamples, .keep_gaps = false};
-  // How many sequences run at once: one request says what the engine's limits are.
+  // Number of simultaneous sequences: one request suffices to find the engine's limits.
   auto loop = std::make_shared<RequestTrace>(*sent);
   loop->requests.assign(1, sent->requests.front());
   loop->requests.front().arrival = SimTime{};
@@ -233,7 +233,7 @@ double saturation_rate(const MappedRun& run) {
   const double fit = static_cast<double>(one.kv_capacity_tokens) * n / std::max(1.0, tokens);
   constexpr std::int64_t kUsualLimit = 256;
   const auto seqs = static_cast<double>(one.limits.seqs > 0 ? one.limits.seqs : kUsualLimit);
-  // A closed loop of as many users as the engine serves at once, in which each has a few turns.
+  // A closed loop with the maximum number of simultaneous users, each with a few turns.
   constexpr double kMore = 1.2;
   constexpr double kMin = 8;
   constexpr double kMax = 512;

@@ -14,34 +14,34 @@
 
 namespace kvsim {
 
-/// What was simulated of one run.
+/// The simulation of one run.
 struct ServedPrediction {
-  std::string failed{};  // empty, or why the simulation gives no metrics: it does not start, …
+  std::string failed{};  // empty, or why the simulation has no metrics: it does not start, …
   std::vector<PredictedMetric> metrics{};
-  /// Rate over the highest that the simulated service keeps up with; nullopt: not known.
+  /// Rate over the highest sustainable rate of the simulated service; nullopt: unknown.
   std::optional<double> load{};
   std::string interval_basis{};
   std::vector<std::string> residual_path{};  // sim/serve/account/serve_draws.hpp
   [[nodiscard]] const PredictedMetric* find(std::string_view metric, std::string_view stat) const;
 };
 
-/// client_metrics of a run whose times differ from the predicted ones. Empty: no request is served.
+/// Returns client_metrics of a run with times scaled by `factors`; empty if no request is served.
 [[nodiscard]] std::vector<PredictedMetric> simulate_served(const MappedRun& run,
                                                            const TimeFactors& factors);
 
-/// Simulates a run that is expressed: as predicted, and at serve_draws for its intervals. A real
-/// engine did start: where the run does not state the memory fraction and the engine would not
-/// start with its default, the scenario of `run` is changed to a larger fraction, and to the
-/// longest sequence that the pool holds, which is noted. Leaves `load` to the caller. Errors: none
-/// that the run's settings cause; those are in `failed`.
+/// Simulates an expressed run: as predicted, and at serve_draws for its intervals. The real engine
+/// did start: if the run does not state the memory fraction and the engine would not start with the
+/// default, the scenario of `run` is changed to a larger fraction and to the longest sequence that
+/// fits in the pool, which is noted. `load` is set by the caller. Failures caused by the run's
+/// settings are reported in `failed`, not thrown.
 [[nodiscard]] ServedPrediction predict_served(MappedRun& run);
 
 /// Runs with equal keys have the same highest rate.
 [[nodiscard]] std::string saturation_key(const MappedRun& run);
-/// The highest rate of requests a second that one engine of a run keeps up with: that of a closed
-/// loop of as many users as it serves at once, in its steady part. 0: no request completed.
+/// Returns the highest sustainable rate of one engine of a run, in requests per second: the steady
+/// rate of a closed loop with the maximum number of simultaneous users. 0 if no request completed.
 [[nodiscard]] double saturation_rate(const MappedRun& run);
-/// The share of that rate that a run has; nullopt if it is not known.
+/// Returns a run's rate as a share of that rate; nullopt if unknown.
 [[nodiscard]] std::optional<double> load_of(const MappedRun& run, const ServedPrediction& predicted,
                                             double saturation);
 

@@ -61,7 +61,7 @@ constexpr std::array kUnits{Unit{"s", 1},          Unit{"ms", 1e-3},          Un
                             Unit{"requests/s", 1}, Unit{"GiB", 1073741824.0}, Unit{"GB", 1e9},
                             Unit{"", 1},           Unit{"count", 1},          Unit{"sequences", 1}};
 
-/// Metrics that are compared, by the ends of their names: their units have to be known.
+/// Suffixes of the names of compared metrics, whose units must be known.
 constexpr std::array<std::string_view, 12> kCompared{
     "ttft",      "tpot",     "itl",      "e2e",      "throughput",  "duration",
     "_requests", "kv_usage", "capacity", "_per_gpu", "preemptions", "saturation_rate"};
@@ -77,7 +77,7 @@ std::optional<double> scale_of(std::string_view unit) {
   return std::nullopt;
 }
 
-/// The units that a compared metric may have; null: any known one.
+/// Returns the units that a compared metric may have; null: any known unit.
 const char* units_of(std::string_view metric) {
   constexpr std::array<std::string_view, 5> kTimes{"ttft", "tpot", "itl", "e2e", "duration"};
   if (std::find(kTimes.begin(), kTimes.end(), metric) != kTimes.end()) return "s, ms or us";
@@ -164,7 +164,7 @@ std::vector<ServedRun> runs_of(const CsvTable& table) {
     for (std::size_t c = 0; c < kSettings.size(); ++c) {
       const std::string& cell = table.text(row, place[c]);
       if (cell.empty() || run.*kSettings[c].cell == cell) continue;
-      // One of its documents may state what another does not.
+      // One of its documents may state a setting that another does not.
       if ((run.*kSettings[c].cell).empty()) {
         run.*kSettings[c].cell = cell;
         continue;

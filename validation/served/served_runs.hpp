@@ -13,29 +13,28 @@ namespace kvsim {
 struct ServedMetric {
   std::string metric;  // "ttft", "output_throughput", …
   std::string stat;    // "mean", "median", "p90", "total", …
-  std::string unit;    // as the file has it
+  std::string unit;    // as in the file
   double value = 0;
   std::size_t line = 0;  // of the file, from 1
 };
 
-/// One run of a real service: its settings as the table has them, and what was measured.
+/// One run of a real service: its settings as in the table, and its measured values.
 struct ServedRun {
   std::string id, source, date, gpu, gpu_count, tp, pp, ep_dp, model, weight_dtype, kv_dtype,
       engine, engine_version, engine_options, workload, input_tokens, input_spread, output_tokens,
       output_spread, arrival, rate_rps, concurrency, num_requests, seed, not_stated, note;
   std::size_t line = 0;  // of its first row
   std::vector<ServedMetric> metrics;
-  std::string
-      copy_of;  // a run with the same values of another machine, model or engine; usually ""
+  std::string copy_of;  // another run (machine, model or engine) with the same values; usually ""
 };
 
 /// Reads a table of serving runs in long format: a row has one metric of a run and all of the run's
 /// settings. Runs are in the order of their first rows. Errors: InputError "FILE:LINE: column: …"
-/// on a missing column, a row without run or metric, a value that is no finite number, an unknown
-/// unit of a metric that is compared, or a setting that another row of the run states otherwise
-/// (one that it leaves out is taken from the other).
+/// on a missing column, a row without run or metric, a value that is not a finite number, an
+/// unknown unit of a compared metric, or a setting that differs between rows of a run (a missing
+/// setting is taken from other rows).
 [[nodiscard]] std::vector<ServedRun> read_served_runs(const std::filesystem::path& path);
-/// The same of a text; `name` is the file's name in messages.
+/// The same for a text; `name` is the file's name in messages.
 [[nodiscard]] std::vector<ServedRun> parse_served_runs(std::string_view text,
                                                        std::string_view name);
 

@@ -15,7 +15,7 @@
 namespace kvsim {
 namespace {
 
-/// Names of metrics that mean the same, and values in other units.
+/// Synonyms of metric names, and conversions from other units.
 struct Alias {
   std::string_view metric, as;
 };
@@ -24,7 +24,7 @@ constexpr std::array kAliases{Alias{"total_token_throughput", "total_throughput"
                               Alias{"kv_cache_capacity", "kv_capacity"}};
 
 /// Whether a run's tokens reach the client in bunches, or its table flags the values: gaps between
-/// tokens then say nothing about an engine's steps.
+/// tokens then do not reflect an engine's steps.
 bool is_bunched(const ServedRun& run, std::string_view metric) {
   const bool gaps = metric == "itl";
   const bool per_token = gaps || metric == "tpot";
@@ -40,7 +40,7 @@ bool is_bunched(const ServedRun& run, std::string_view metric) {
   });
 }
 
-/// A measured value under the name and in the unit of predictions.
+/// Converts a measured value to the name and unit of predictions.
 ServedMetric comparable(const ServedMetric& measured, const MappedRun& run) {
   ServedMetric out = measured;
   for (const Alias& alias : kAliases) {
@@ -52,7 +52,7 @@ ServedMetric comparable(const ServedMetric& measured, const MappedRun& run) {
                        out.metric == "preemptions" || out.metric == "kv_capacity";
   if (is_rate && out.stat == "mean") out.stat = "total";
   if (measured.unit == "blocks") {
-    constexpr double kBlock = 16;  // tokens, unless the run says otherwise
+    constexpr double kBlock = 16;  // tokens, unless the run states another size
     const auto engine = run.scenario.find("engine");
     const double block = engine != run.scenario.end() && engine->contains("block_tokens")
                              ? engine->at("block_tokens").get<double>()
@@ -63,7 +63,7 @@ ServedMetric comparable(const ServedMetric& measured, const MappedRun& run) {
 }
 
 std::string source_of(const ServedRun& run) {
-  // "owner/repository path@commit": the words before the path; of a thread also its number.
+  // "owner/repository path@commit": the words before the path; for a thread also its number.
   std::string out;
   std::size_t words = 0;
   for (const char c : run.source) {
@@ -120,7 +120,7 @@ void count_saturation(ServedScore& score, const ScoredRun& scored) {
   if (workload.arrivals != ServedArrivals::kOpen || workload.rate <= 0 || predicted == nullptr) {
     return;
   }
-  // The end of a run, where no request comes, is in both averages.
+  // Both averages include the end of a run, when no requests arrive.
   constexpr double kKeepsUp = 0.9;
   const double min_rate = kKeepsUp * workload.rate * workload.scale;
   for (const ServedMetric& m : scored.run.metrics) {

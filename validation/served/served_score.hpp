@@ -24,8 +24,8 @@ struct ServedComparison {
   /// (predicted - measured) / measured.
   [[nodiscard]] double error() const { return (predicted - measured) / measured; }
   [[nodiscard]] bool is_covered() const { return *low <= measured && measured <= *high; }
-  /// Winkler's score of the 90 % interval, over the measured value: its width, and 20 times the
-  /// distance to a value outside.
+  /// Winkler's score of the 90 % interval, divided by the measured value: its width plus 20 times
+  /// the distance to a value outside.
   [[nodiscard]] double interval_score() const;
 };
 
@@ -34,23 +34,23 @@ struct ScoredRun {
   MappedRun mapped;
   ServedPrediction predicted;
   std::string load;    // "low", "mid", "high", "unknown"
-  std::string source;  // the repository or thread, without the place in it
-  /// Empty, or why there is no prediction.
+  std::string source;  // the repository or thread, without the location in it
+  /// Why there is no prediction; empty if there is one.
   [[nodiscard]] const std::string& reason() const {
     return mapped.refused.empty() ? predicted.failed : mapped.refused;
   }
 };
 
-/// Errors of one metric in runs of one kind, as fractions of the measured values.
+/// Errors of one metric in a group of runs, as fractions of the measured values.
 struct ServedGroup {
   std::string metric, stat, load;
   bool complete = false;
-  std::string engine, version, gpu, source;  // empty where runs of several are pooled
+  std::string engine, version, gpu, source;  // empty if runs of several are pooled
   std::size_t n = 0;
   double median_ape = 0, p90_ape = 0;      // of absolute errors
   double bias = 0;                         // median error; positive: predicted too high
   std::optional<double> coverage{};        // of the 90 % intervals
-  std::optional<double> width_median{};    // high over low
+  std::optional<double> width_median{};    // ratio high / low
   std::optional<double> interval_score{};  // mean
 };
 
@@ -62,25 +62,25 @@ struct ServedScore {
   std::map<std::string, std::size_t> reasons;     // of runs without a prediction
   std::map<std::string, std::size_t> ignored;     // options of expressed runs without a key
   std::map<std::string, std::size_t> uncompared;  // metrics of expressed runs without a prediction
-  /// Open loops with a measured throughput; those that did not keep up, and wrong predictions of
-  /// it.
+  /// Open loops with a measured throughput; those that were saturated, and wrong predictions of
+  /// saturation.
   std::size_t open_runs = 0, saturated = 0, saturated_only_predicted = 0,
               saturated_only_measured = 0;
   [[nodiscard]] std::size_t expressed() const;
 };
 
-/// The group that these comparisons make; its names are left to the caller. `of` is not empty.
+/// Returns the group of these comparisons; the caller sets its names. `of` must not be empty.
 [[nodiscard]] ServedGroup group_of(const std::vector<const ServedComparison*>& of);
 
 struct ServedOptions {
   ServedFolders folders{};
   std::vector<Override> overrides{};   // of every run's scenario
-  int threads = 0;                     // 0: the machine's
+  int threads = 0;                     // 0: all threads of the machine
   std::function<void(double)> done{};  // runs done, from any thread; may be empty
 };
 
 /// Maps, simulates and compares every run. The result does not depend on the number of threads.
-/// Errors: InputError for a file of requests or lengths that is wrong.
+/// Errors: InputError for an invalid file of requests or lengths.
 [[nodiscard]] ServedScore score_served(std::vector<ServedRun> runs, const ServedOptions& options);
 
 }  // namespace kvsim

@@ -37,7 +37,8 @@ bool is_in(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-/// Parts of a release's name that leave the architecture as it is; "quantized.w8a8" is two.
+/// Whether a part of a release's name does not change the architecture; "quantized.w8a8" has two
+/// parts.
 bool is_variant(std::string_view part) {
   const auto dot = part.find('.');
   if (dot != std::string_view::npos) {
@@ -74,7 +75,8 @@ bool is_block_family(const Llm& llm) {
          llm.name.starts_with("glm") || llm.name.starts_with("minimax");
 }
 
-/// What a quantised checkpoint of the catalogue packs its layers into; nullopt: it is none.
+/// Returns the format of the packed layers of a quantised checkpoint in the catalogue; nullopt if
+/// the checkpoint is not quantised.
 std::optional<Dtype> packed_format(const Llm& llm) {
   for (const LayerSpec& layer : llm.layers) {
     if (layer.mlp.format != nullptr) return layer.mlp.format->packed;
@@ -131,7 +133,7 @@ Formats formats_of(const ServedRun& run, const ServedClient& client, const Serve
     assumed.emplace_back("weights as the model is published");
   }
 
-  // A checkpoint that is published so says more exactly which of its parts are quantised.
+  // A published quantised checkpoint defines exactly which of its parts are quantised.
   const auto packed = packed_format(llm);
   const bool is_published = packed && !out.weights.empty() && bits_of(*packed) < 16 &&
                             !parse_dtype(out.weights) &&
@@ -159,7 +161,7 @@ Formats formats_of(const ServedRun& run, const ServedClient& client, const Serve
   return out;
 }
 
-/// The engine's release: as stated, else its client's, else the newest of the run's date.
+/// Returns the engine's release: as stated, else its client's, else the newest at the run's date.
 std::pair<EngineVersion, std::string> release_of(const ServedRun& run, const ServedClient& client,
                                                  const ServedEngine& engine, bool is_v1,
                                                  std::vector<std::string>& assumed) {
@@ -193,7 +195,7 @@ std::pair<EngineVersion, std::string> release_of(const ServedRun& run, const Ser
   return {version, fmt::format("{}.{} ({})", version[0], version[1], why)};
 }
 
-/// "vllm@0.11.1": the stack's profile in the nearest release that it knows.
+/// Returns the stack's profile for the nearest known release: "vllm@0.11.1".
 std::string stack_of(const ServedRun& run, const ServedClient& client, const ServedEngine& engine,
                      bool is_v1, ServedSettings& out) {
   auto [version, label] = release_of(run, client, engine, is_v1, out.assumed);
@@ -265,7 +267,7 @@ struct Layout {
   bool groups_attend = false;   // data-parallel attention
 };
 
-/// What the weights take in the format of `formats`.
+/// Returns the bytes of the weights in the format of `formats`.
 Bytes bytes_of_weights(const Llm& llm, const Formats& formats) {
   WeightStore store{.base = llm.published_dtype};
   if (const auto dtype = parse_dtype(formats.weights)) {
@@ -276,11 +278,11 @@ Bytes bytes_of_weights(const Llm& llm, const Formats& formats) {
   return loaded_weight_bytes(llm, store);
 }
 
-/// The fewest GPUs of which weights take at most kShare, so that the rest caches: what those who
-/// seek throughput share a model over.
+/// Returns the smallest number of GPUs on which weights use at most kShare of the memory and leave
+/// the rest to the cache: the usual choice for throughput.
 std::int64_t gpus_for_throughput(Bytes weights, const Gpu& gpu, std::int64_t max_gpus) {
-  // Of 230 MLPerf runs (v4.1, v5.1) that state it, stages of pipelines counted, 218 use this
-  // number.
+  // Of 230 MLPerf runs (v4.1, v5.1) that state their number of GPUs, including pipeline stages, 218
+  // use this number.
   constexpr double kShare = 0.6;
   std::int64_t n = 1;
   while (n<max_gpus&& static_cast<double>(weights.count())> kShare *
@@ -318,7 +320,7 @@ Layout layout_of(const ServedRun& run, const ServedClient& client, const ServedE
   if (const auto tp = cell_count(run.tp)) {
     out.tp = count(tp);
   } else if (gpus) {
-    // Tensor parallelism beyond the GPUs that NVLink joins is not worth its collectives.
+    // Tensor parallelism beyond the GPUs connected by NVLink is not worth its collectives.
     const std::int64_t joined = gpu.nvlink_gpus.value_or(8);
     std::int64_t share = std::max<std::int64_t>(1, *gpus / (out.pp * out.replicas));
     while (share > joined && share % 2 == 0) share /= 2;
@@ -335,7 +337,7 @@ Layout layout_of(const ServedRun& run, const ServedClient& client, const ServedE
       *gpus % (out.tp * out.pp) == 0) {
     const std::int64_t more = *gpus / (out.tp * out.pp * out.replicas);
     if (experts && number && *number == *gpus / out.pp) {
-      // One engine whose experts are spread over all GPUs shares its attention over them as well.
+      // An engine whose experts are spread over all GPUs also splits its attention over them.
       out.tp = count(*number);
       assumed.push_back(fmt::format("tensor parallelism over {} GPUs", out.tp));
     } else {
@@ -353,8 +355,8 @@ Layout layout_of(const ServedRun& run, const ServedClient& client, const ServedE
   if (vllm && (switched || is_in(text, "ep=on") || is_in(text, "ep=true"))) {
     out.ep = out.tp * out.replicas;
   }
-  // Attention of one engine in data parallel: each group of GPUs has its own requests, and the
-  // experts are spread over all of them.
+  // Data-parallel attention of one engine: each group of GPUs has separate requests, and the
+  // experts are spread over all GPUs.
   const auto on = [&](std::string_view name) {
     return std::any_of(options.begin(), options.end(),
                        [&](const EngineOption& o) { return o.name == name && o.is_on(); });
@@ -386,9 +388,9 @@ bool samples_cutoff(const ServedClient& client, const ServedSettings& settings) 
   return from && settings.release >= *from && is_published_with_cutoff(settings.llm->name);
 }
 
-/// The options that a client starts an engine with. A value of words is that of the run: "users" of
-/// one engine, "prompt" and "output" tokens. Options with a word that the run does not state are
-/// left out.
+/// Returns the options that a client starts an engine with. Words in values are replaced by values
+/// of the run: "users" per engine, "prompt" and "output" tokens. Options with a word that the run
+/// does not state are left out.
 std::vector<EngineOption> client_options(std::string_view cell, const ServedRun& run) {
   const std::int64_t groups =
       std::max<std::int64_t>(1, number_behind(plain_cell(run.ep_dp), "attention_dp").value_or(1));
@@ -430,7 +432,7 @@ const Llm* find_served_llm(std::string_view cell) {
     if (dash == std::string::npos || !is_variant(std::string_view{name}.substr(dash + 1))) break;
     name.erase(dash);
   }
-  // A tuned model that is called after its base: "hermes-3-llama-3.1-405b".
+  // A tuned model whose name contains that of its base: "hermes-3-llama-3.1-405b".
   for (auto dash = name.find('-'); dash != std::string::npos; dash = name.find('-', dash + 1)) {
     const std::string rest = name.substr(dash + 1);
     if (rest.find('-') == std::string::npos) break;
@@ -461,7 +463,7 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
       options.push_back(std::move(option));
     }
   };
-  // A table's author may know an option from other runs of the same source, or its default.
+  // The table may contain an option from other runs of the same source, or its default.
   assume(parse_sibling_options(run.not_stated), "as in other runs of the source");
   if (const auto of = client.engine_options.find(out.engine->name);
       of != client.engine_options.end()) {
@@ -481,7 +483,8 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
                                   bytes_of_weights(*out.llm, formats), options, out.assumed);
   out.keys["gpu_count"] = layout.tp;
   std::string label = stack_of(run, client, *out.engine, is_v1, out);
-  // Compiled engines have no data-parallel attention, so one that has it is of the PyTorch backend.
+  // Compiled engines have no data-parallel attention, so an engine with it uses the PyTorch
+  // backend.
   if (const auto usage = client.engine_usages.find(out.engine->name);
       usage != client.engine_usages.end() && !layout.groups_attend) {
     label += ":" + usage->second;
@@ -491,7 +494,7 @@ ServedSettings served_settings(const ServedRun& run, const ServedClient& client)
     for (const char* key : {"front_end_latency", "front_end_request", "front_end_token"}) {
       out.keys["engine"][key] = "0 s";
     }
-    // The engine hands over each token of a request that streams.
+    // The engine returns each token of a streaming request separately.
     if (run.arrival == "offline") out.keys["engine"]["front_end_sequence"] = "0 s";
   }
   const std::int64_t further = layout.tp * std::int64_t{layout.pp} - 1;

@@ -13,12 +13,12 @@
 
 namespace kvsim {
 
-/// A run that no scenario expresses, and why, in words that are the same for all such runs.
+/// Thrown for a run that no scenario can express, with a reason that is equal for all such runs.
 struct NotExpressed {
   std::string reason;
 };
 
-/// The machine and the engine of a run, as keys of a scenario.
+/// Machine and engine of a run as keys of a scenario.
 struct ServedSettings {
   nlohmann::ordered_json keys;  // model, gpu, gpu_count, stack, dtype, …
   const ServedEngine* engine = nullptr;
@@ -26,16 +26,16 @@ struct ServedSettings {
   const Gpu* gpu = nullptr;
   EngineVersion release{};
   std::string version;  // "0.11.1", or "0.10 (by date)"
-  /// Equal engines behind one door, each with its share of the requests. 1 where `keys` has a
-  /// cluster.
+  /// Number of equal engines behind one endpoint, each with its share of the requests. 1 if `keys`
+  /// has a cluster.
   std::int32_t replicas = 1;
-  std::vector<std::string> assumed;  // what the run does not state
+  std::vector<std::string> assumed;  // assumptions for values that the run does not state
   std::vector<std::string> ignored;  // options that no key of a scenario expresses
 };
 
-/// The model that `name` names, by general rules for releases of one architecture: the publisher,
-/// the tuning ("-Instruct", "-it"), the quantisation and the date of a release do not change it.
-/// Null: none is known. Errors: NotExpressed for a model whose shape was changed.
+/// Returns the model called `name`, by general rules for releases of one architecture: the
+/// publisher, the tuning ("-Instruct", "-it"), the quantisation and the date of a release do not
+/// change it. Null if unknown. Errors: NotExpressed for a model whose shape was changed.
 [[nodiscard]] const Llm* find_served_llm(std::string_view name);
 
 /// Reads the columns that describe machine and engine. Errors: NotExpressed.

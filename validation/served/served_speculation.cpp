@@ -16,7 +16,7 @@ namespace kvsim {
 namespace {
 
 /// All options as "name=value " in lower case, without the punctuation of JSON, so that
-/// {"method":"mtp"} reads as method=mtp.
+/// {"method":"mtp"} becomes method=mtp.
 std::string plain_text(std::span<const EngineOption> options) {
   std::string text;
   for (const EngineOption& option : options) {
@@ -49,7 +49,7 @@ Proposer proposer_in(std::string_view text, std::span<const EngineOption> option
   if (has("eagle3") || has("eagle-3")) return Proposer::kEagle3;
   if (has("mtp") || has("nextn")) return Proposer::kMtp;
   if (has("=eagle")) {
-    // SGLang runs a model's own head by this name as well.
+    // SGLang also uses this name for a model's built-in head.
     const bool has_head = std::any_of(options.begin(), options.end(), [](const EngineOption& o) {
       return o.name == "speculative_draft_model_path" || o.name == "speculative_config";
     });

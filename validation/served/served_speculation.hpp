@@ -1,6 +1,6 @@
 #pragma once
 
-// Speculative decoding as engines' options say it, as the key "speculation" of a scenario.
+// Mapping of engines' options for speculative decoding to the key "speculation" of a scenario.
 
 #include <span>
 #include <string>
@@ -12,11 +12,11 @@
 
 namespace kvsim {
 
-/// The key "speculation" of options of vLLM, SGLang and TensorRT-LLM that have to do with it (a
-/// JSON object in any spelling, or an option for each setting). Appends to `assumed` the
-/// acceptance, which the options do not say (served-engines.json, acceptances). Errors:
-/// NotExpressed for a proposer without a known acceptance (n-grams, models, other heads) and
-/// without a number of tokens.
+/// Returns the key "speculation" for the related options of vLLM, SGLang and TensorRT-LLM (a JSON
+/// object in any spelling, or one option per setting). Appends the acceptance to `assumed`, because
+/// the options do not state it (served-engines.json, acceptances). Errors: NotExpressed for a
+/// proposer without a known acceptance (n-grams, models, other heads) or without a number of
+/// tokens.
 [[nodiscard]] nlohmann::ordered_json served_speculation(std::span<const EngineOption> options,
                                                         std::vector<std::string>& assumed);
 

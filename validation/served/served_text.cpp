@@ -25,7 +25,8 @@ std::string_view trimmed_text(std::string_view text) {
   return text;
 }
 
-/// The digits at `at` as a number; moves `at` behind them. -1: there are none, or too many.
+/// Returns the digits at `at` as a number and moves `at` past them; -1 if there are none or too
+/// many.
 std::int64_t digits(std::string_view text, std::size_t& at) {
   const std::size_t begin = at;
   while (at < text.size() && is_digit(text[at])) ++at;
@@ -121,7 +122,8 @@ std::vector<EngineOption> parse_sibling_options(std::string_view cell) {
 
 namespace {
 
-/// The month whose name ends `before`: 11 of "wheel of Nov ". 0: none.
+/// Returns the month whose name is at the end of `before`: 11 for "wheel of Nov "; 0 if there is
+/// none.
 std::int64_t named_month(std::string_view before) {
   constexpr std::string_view kMonths = "janfebmaraprmayjunjulaugsepoctnovdec";
   while (before.ends_with(' ')) before.remove_suffix(1);

@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-/// The values of a run that a calibration uses: one of each kind.
+/// The values of a run used by a calibration: one of each kind.
 struct Known {
   std::vector<BenchValue> values;
   std::vector<std::pair<std::string, std::string>> names;  // metric and stat of each
@@ -113,7 +113,7 @@ std::vector<UnseenValue> predict_from_two_loads(const ServedScore& score, int th
     std::stable_sort(runs.begin(), runs.end(), [&](std::size_t a, std::size_t b) {
       return load_of(score.runs[a].mapped) < load_of(score.runs[b].mapped);
     });
-    // Repeats of one load are no other load.
+    // Repeated runs at one load count as one load.
     runs.erase(std::unique(runs.begin(), runs.end(),
                            [&](std::size_t a, std::size_t b) {
                              return load_of(score.runs[a].mapped) == load_of(score.runs[b].mapped);

@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// A measured value of a service at a load that its calibration has not seen.
+/// A measured value of a service at a load outside its calibration.
 struct UnseenValue {
   std::size_t run = 0;  // of ServedScore::runs
   std::string metric;   // of ResidualClass
@@ -17,10 +17,9 @@ struct UnseenValue {
   BenchOutcome of{};  // before and after
 };
 
-/// What two load points of a service say of its others, as `kvsim calibrate --from-bench` uses
-/// them: each service with three loads or more is calibrated by its lowest and its middle load, and
-/// the others are predicted. Times of one service are those of runs of one source with equal
-/// saturation_key.
+/// Predicts load points of a service from two others, as `kvsim calibrate --from-bench` does: each
+/// service with three or more loads is calibrated with its lowest and its middle load, and the
+/// others are predicted. A service consists of the runs of one source with equal saturation_key.
 [[nodiscard]] std::vector<UnseenValue> predict_from_two_loads(const ServedScore& score,
                                                               int threads);
 

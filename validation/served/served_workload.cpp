@@ -21,7 +21,7 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-constexpr double kAtOnceRate = 1e6;  // requests a second: all within a millisecond or so
+constexpr double kAtOnceRate = 1e6;  // requests per second: all arrive within about a millisecond
 constexpr std::int64_t kDefaultRequests = 500;
 
 bool is_in(std::string_view text, std::string_view part) {
@@ -39,8 +39,8 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-/// Whether a run's rates of tokens and of requests, if it has both, say that each request generated
-/// as many tokens as it may: none ended early.
+/// Whether a run's rates of tokens and of requests, if it has both, imply that every request
+/// generated its maximum number of tokens and none ended early.
 bool generates_all(const ServedRun& run) {
   constexpr double kRounding = 1e-3;
   const auto total = [&](std::string_view metric) {
@@ -54,11 +54,11 @@ bool generates_all(const ServedRun& run) {
   return std::abs(total("output_throughput") / requests / *stated - 1) < kRounding;
 }
 
-/// How lengths vary where only their mean is stated.
+/// Variation of lengths if only their mean is stated.
 struct LengthShape {
   double p99_per_mean = 1;
   std::span<const double> twentieths{};  // means of equal shares of the sorted lengths
-  std::int64_t cap = 0;                  // longer ones are cut to it; 0: none are
+  std::int64_t cap = 0;                  // longer ones are truncated; 0: no cap
 };
 
 ordered_json lognormal(double mean, double p99, std::int64_t low, std::int64_t high) {
@@ -85,7 +85,7 @@ ordered_json lengths_around(double mean, const LengthShape& shape) {
   return {{"kind", "empirical"}, {"values", values}, {"weights", weights}};
 }
 
-/// A column of lengths as a number or a distribution; null: it states none.
+/// Returns a column of lengths as a number or a distribution; null if it states none.
 ordered_json lengths_of(std::string_view cell, std::string_view spread_cell,
                         std::int64_t min_tokens, const LengthShape& shape,
                         std::vector<std::string>& assumed) {
@@ -150,8 +150,8 @@ SharedPrompts shared_prompts(std::string_view workload) {
   std::string word;
   std::int64_t last = -1;
   bool times = false;
-  // Words in order: a number, "x", a number is groups x prompts; "prefix N", "system N" and
-  // "N-token … prefix" are the shared part.
+  // Words in order: number, "x", number is groups x prompts; "prefix N", "system N" and "N-token …
+  // prefix" are the shared part.
   const auto take = [&](const std::string& w) {
     std::int64_t number = -1;
     if (!w.empty() && w.front() >= '0' && w.front() <= '9') {
@@ -200,7 +200,7 @@ SharedPrompts shared_prompts(std::string_view workload) {
   return out;
 }
 
-/// The number behind `word` in a remark: "gap cv 0.51" is 0.51 for "gap cv".
+/// Returns the number after `word` in a remark: "gap cv 0.51" is 0.51 for "gap cv".
 std::optional<double> behind(std::string_view text, std::string_view word) {
   const auto at = text.find(word);
   if (at == std::string_view::npos) return std::nullopt;
@@ -243,7 +243,7 @@ class WorkloadMapping {
   }
 
  private:
-  /// Cells that say nothing known: what is taken for them is assumed.
+  /// Notes cells that are not understood, for which values are assumed.
   void note_unread() {
     constexpr std::array<std::string_view, 7> kArrivals{
         "", "poisson", "constant", "burst", "offline", "concurrency", "trace"};
@@ -298,15 +298,15 @@ class WorkloadMapping {
     out_.count = std::min(n.value_or(kMaxLogged), kMaxLogged);
   }
 
-  /// Kind of arrivals; an engine of several has its share.
+  /// Sets the kind of arrivals; each of several engines has its share.
   void arrivals() {
     const auto rate = cell_number(run_.rate_rps);
     const auto users = cell_count(run_.concurrency);
     const bool limited = run_.arrival == "concurrency" || (run_.arrival == "offline" && users);
     if (limited) {
       if (!users) throw NotExpressed{"a closed loop of an unknown number of users"};
-      // An engine kept at its limit of sequences: all requests wait from the start, and the figures
-      // name that limit, of each engine.
+      // An engine kept at its maximum number of sequences: all requests wait from the start, and
+      // the figures state this maximum per engine.
       if (client_.full_engine) {
         out_.arrivals = ServedArrivals::kAtOnce;
         out_.users = *users;
@@ -349,7 +349,7 @@ class WorkloadMapping {
     if (const auto burstiness = behind(note, "burstiness"); burstiness && *burstiness > 0) {
       cv = 1 / std::sqrt(*burstiness);
     }
-    // Of gaps in turn to n engines each engine sees sums of n.
+    // With round-robin over n engines, an engine's gaps are sums of n gaps.
     cv /= std::sqrt(static_cast<double>(settings_.replicas));
     ordered_json& arrivals = out_.requests["arrivals"];
     constexpr double kMin = 0.02;
@@ -403,7 +403,7 @@ class WorkloadMapping {
     LengthShape of_prompt = shape(set.prompt_p99, set.prompt_tokens);
     LengthShape of_output = shape(set.output_p99, set.output_tokens);
     of_output.cap = set.cap;
-    // Other means are those of another selection from the set.
+    // A different mean indicates a different selection from the data set.
     const auto is_selection = [](std::string_view cell, double mean) {
       constexpr double kMaxRatio = 1.25;
       const auto stated = cell_number(cell);
@@ -458,7 +458,7 @@ class WorkloadMapping {
     return !is_stated && !(is_known && client_.ignores_eos);
   }
 
-  /// Requests of the run as its table states, else as its client sends.
+  /// Number of requests of the run, as stated in the table, else the default of its client.
   [[nodiscard]] std::optional<std::int64_t> stated_requests() const {
     if (const auto stated = cell_count(run_.num_requests)) return stated;
     for (const ServedCount& count : client_.counts) {
@@ -476,11 +476,11 @@ class WorkloadMapping {
       out_.stated_count = std::max<std::int64_t>(1, *stated / std::max<std::int64_t>(1, engines));
     }
     std::int64_t n = out_.stated_count;
-    // Shared prefixes are cold only at the start: each comes several times.
+    // Shared prefixes are cold only at the start: each occurs several times.
     constexpr std::int64_t kTimes = 6;
     const std::int64_t groups = shared_prompts(run_.workload).groups;
     if (n == 0) {
-      // The whole run where all of its requests count: as many for each user as scripts send.
+      // The whole run if all of its requests count: per user the number that scripts send.
       out_.is_whole =
           out_.arrivals == ServedArrivals::kClosed && client_.window == MeasureWindow::kAll;
       if (out_.users > 0) {
@@ -512,7 +512,7 @@ class WorkloadMapping {
     ordered_json& arrivals = out_.requests["arrivals"];
     if (out_.arrivals == ServedArrivals::kClosed) {
       const std::int64_t users = std::min(out_.users, n);
-      // Clients keep so many requests in flight; none gives each user a list.
+      // Clients keep a fixed number of requests in flight; users share one list of requests.
       arrivals = {{"kind", "closed"}, {"users", users}, {"shared", true}};
       // The last user starts when all others have sent their first requests.
       const double ramp = client_.send_time.count() * static_cast<double>(users);
@@ -533,7 +533,7 @@ class WorkloadMapping {
     return cell_number(text.substr(blank + 1, at - blank - 1));
   }
 
-  /// The stated means are of the requests that the run sent, not of a distribution they came from.
+  /// The stated means are those of the run's requests, not of an underlying distribution.
   void stratify() {
     const auto varies = [&](const char* key) {
       const auto lengths = out_.requests.find(key);

@@ -1,6 +1,6 @@
-// One kernel behind a C interface, so that Python can give it torch's own memory: decode attention
-// over a contiguous cache. nvcc compiles it for the GPU, where pointers are the device's; any other
-// compiler against the simulator, where they are the host's.
+// C interface of one kernel, decode attention over a contiguous cache, so that Python can pass
+// torch's memory. nvcc compiles it for the GPU, with device pointers; any other compiler compiles
+// it for the simulator, with host pointers.
 
 #include <cstdint>
 #include <cstdio>
@@ -19,7 +19,7 @@ namespace {
 
 using kernels::DecodeShape;
 
-/// How memory of the caller reaches a kernel.
+/// Access of a kernel to the caller's memory.
 #ifdef __CUDACC__
 class Lent {
  public:
@@ -33,7 +33,7 @@ class Lent {
   void finish() {}
 };
 #else
-/// The simulator's own copies: what a kernel may write is copied back at the end.
+/// Copies in the simulator; memory that a kernel may write is copied back at the end.
 class Lent {
  public:
   template <class T>
@@ -97,7 +97,7 @@ void attend(const DecodeShape& shape, float scale, const void* q, const void* ke
 
 extern "C" {
 
-/// Sizes as kernels/shapes.hpp has them: capacity equals entries.
+/// Sizes as in kernels/shapes.hpp; capacity equals entries.
 struct kvsim_decode_shape {
   std::int64_t batch, n_heads, n_kv_heads, head_dim, entries, entries_per_split;
 };
@@ -110,8 +110,8 @@ std::int64_t kvsim_decode_scratch(const kvsim_decode_shape* s) {
 
 /// out [batch, n_heads, head_dim] = softmax(scale q K^T) V over q [batch, n_heads, head_dim], keys
 /// and values [batch, n_kv_heads, entries, head_dim], on `stream` (a cudaStream_t; null: the
-/// default one), without waiting for it. dtype: 0 fp32, 1 fp16, 2 bf16. Returns 0; else 1 with why
-/// in `problem`, of `problem_size` characters.
+/// default stream), without synchronization. dtype: 0 fp32, 1 fp16, 2 bf16. Returns 0 on success,
+/// else 1 with the reason in `problem`, of `problem_size` characters.
 int kvsim_decode_attention(const kvsim_decode_shape* s, int dtype, float scale, const void* q,
                            const void* keys, const void* values, void* out, float* partial,
                            void* stream, char* problem, std::size_t problem_size) {

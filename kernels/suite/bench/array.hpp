@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory that a case of the suite gives to kernels: poisoned until written, on either executor. A
-// GPU cannot detect unwritten memory; there it reads as NaN, or -1 for integers.
+// Memory of the suite's cases for kernels, poisoned until written, on either executor. A GPU cannot
+// detect unwritten memory; there it reads as NaN, or -1 for integers.
 
 #include <algorithm>
 #include <cstdint>
@@ -48,7 +48,7 @@ class Array {
   std::int64_t size_;
 };
 
-/// Pinned memory of the host, which kernels reach through their own addresses.
+/// Pinned host memory that kernels access directly.
 template <class T>
 class HostArray {
  public:

@@ -1,6 +1,6 @@
 #pragma once
 
-// The vocabulary of the suite's cases: one source for both executors.
+// Building blocks of the suite's cases: one source for both executors.
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,8 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// The word of a storage type, half an ulp of it relative to 1, and conversions on the host.
+/// Word type of a storage type, its rounding error (half an ulp relative to 1), and host
+/// conversions.
 template <class T>
 struct Stored {
   static constexpr const char* kName = "fp32";
@@ -50,8 +51,7 @@ struct Stored<kv::BFloat16> {
   static float value(kv::BFloat16 x) { return bf16_to_float(x.bits); }
 };
 
-/// Calls act(begin, end) over parts of [0, n) that together are all of it, side by side where n is
-/// large.
+/// Calls act(begin, end) for parts that cover [0, n), in parallel if n is large.
 template <class Act>
 void for_parts(std::size_t n, Act act) {
   constexpr std::size_t kMin = std::size_t{1} << 20U;
@@ -81,12 +81,12 @@ std::vector<float> values_of(const std::vector<T>& stored) {
   return result;
 }
 
-/// One kernel at one shape: its memory, its launch, its expected results.
+/// One kernel at one shape: its memory, its launch and its expected results.
 class Case {
  public:
   Case(std::uint64_t key, kernels::KernelResult& result) : key_{key}, result_{result} {}
 
-  /// Uniform in (low, high), rounded to T; other numbers at every call.
+  /// Draws numbers uniform in (low, high), rounded to T; each call returns different numbers.
   template <class T = float>
   std::vector<float> draw(std::int64_t n, double low = -1, double high = 1) {
     const std::uint64_t key = counter_key({key_, ++draws_});
@@ -100,7 +100,7 @@ class Case {
     return values;
   }
 
-  /// Memory that lives as long as the case.
+  /// Returns memory with the lifetime of the case.
   template <class T>
   Array<T>& output(const char* name, std::int64_t n) {
     auto array = std::make_shared<Array<T>>(machine_, name, n);
@@ -113,7 +113,7 @@ class Case {
     if (!values.empty()) array.upload(values);
     return array;
   }
-  /// Memory of the host that a kernel reads and writes over the link.
+  /// Returns host memory that a kernel reads and writes over the link.
   template <class T>
   HostArray<T>& host_input(const char* name, const std::vector<T>& values) {
     auto array =
@@ -122,16 +122,16 @@ class Case {
     array->upload(values);
     return *array;
   }
-  /// Numbers as T stores them.
+  /// Returns the numbers stored as T.
   template <class T>
   Array<T>& numbers(const char* name, const std::vector<float>& values) {
     return input(name, store_all<T>(values));
   }
 
-  /// For launches that prepare inputs: neither counted nor timed.
+  /// The stream for launches that prepare inputs, which are neither counted nor timed.
   [[nodiscard]] Stream stream() { return stream_of(machine_); }
 
-  /// Runs `launch(Stream)` once, and again where it is timed: it holds spans and shapes by value.
+  /// Runs `launch(Stream)` once, and again if it is timed. It must hold spans and shapes by value.
   template <class Launch>
   void run(const kernels::KernelTraffic& model, Launch launch) {
     result_.model = model;
@@ -151,7 +151,7 @@ class Case {
   }
 
 #ifdef __CUDACC__
-  /// The same for a library's kernels, whose number is unknown: they are not profiled.
+  /// The same for library kernels, which are not profiled because their number is unknown.
   template <class Launch>
   void run_library(const kernels::KernelTraffic& model, Launch launch) {
     if (profiled_) throw NotWanted{};
@@ -159,8 +159,8 @@ class Case {
   }
 #endif
 
-  /// On a GPU, of sizes worth timing: a reference of all of it would take longer than all the rest.
-  /// The result says that it was not compared.
+  /// Whether the case is only timed: large sizes on a GPU, whose reference would take longer than
+  /// everything else. Marks the result as not compared.
   [[nodiscard]] bool timed_alone() {
 #ifdef __CUDACC__
     if (result_.model.loaded + result_.model.stored >= kernels::kProfiledBytes) {
@@ -170,11 +170,11 @@ class Case {
     return !result_.compared;
   }
 
-  /// What the case needs is not here.
+  /// Skips the case because a requirement is missing.
   void skip(const std::string& reason) { result_.skipped = reason; }
   [[nodiscard]] bool skipped() const { return !result_.skipped.empty(); }
 
-  /// Norm of the error: largest |got - expected| over the largest |expected|.
+  /// Records the relative error: largest |got - expected| over the largest |expected|.
   template <class A, class B>
   void compare(const char* what, const std::vector<A>& got, const std::vector<B>& expected,
                double allowed) {
@@ -197,7 +197,7 @@ class Case {
       result_.allowed = allowed;
     }
   }
-  /// Equal bits.
+  /// Requires equal bits.
   template <class A>
   void compare_exactly(const char* what, const std::vector<A>& got,
                        const std::vector<A>& expected) {
@@ -215,7 +215,7 @@ class Case {
     if (launch_) result_.timing = time_launch(launch_);
   }
 
-  /// Leaves a case of which only the launch was needed, or nothing.
+  /// Thrown to leave a case after its launch, or before it.
   struct Profiled {};
   struct NotWanted {};
   void profile_only() { profiled_ = true; }
@@ -223,7 +223,7 @@ class Case {
 
  private:
 #ifdef __CUDACC__
-  /// Only the launch, seen by a profiler.
+  /// Runs only the launch, under a profiler.
   template <class Launch>
   void profile(Launch launch) {
     if (result_.model.loaded + result_.model.stored < kernels::kProfiledBytes) throw NotWanted{};
@@ -251,10 +251,10 @@ class Bench {
         std::vector<kernels::KernelResult>& results)
       : options_{options}, name_{std::move(name)}, family_{std::move(family)}, results_{results} {}
 
-  /// True for sizes worth timing, which the simulator would take long for.
+  /// Whether to add sizes worth timing, which are too slow for the simulator.
   [[nodiscard]] bool large() const { return options_.timed; }
 
-  /// `body(Case&)` is one case.
+  /// Adds one case, `body(Case&)`.
   template <class Body>
   void add(std::string shape, const char* dtype, Body body) {
     kernels::KernelResult result;

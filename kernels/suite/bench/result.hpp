@@ -12,35 +12,34 @@
 
 namespace kvsim::kernels {
 
-/// Times of one case on a GPU: after a warm-up, the L2 cache flushed before every sample.
+/// Times of one case on a GPU, after a warm-up, with the L2 cache flushed before every sample.
 struct KernelTiming {
   double median_us = 0;
-  double spread = 0;  // half the interquartile range, of the median
+  double spread = 0;  // half the interquartile range over the median
   std::int32_t samples = 0;
 };
 
 /// One kernel at one shape.
 struct KernelResult {
   std::string name, shape, dtype;
-  std::string family;  // of the cost model's operators (name_of(OpFamily))
+  std::string family;  // operator family of the cost model (name_of(OpFamily))
   bool pass = true;
   bool compared = true;  // false: too large for its reference, only timed
   double error = 0;      // largest |got - expected| over the largest |expected|, of all outputs
-  double allowed = 0;    // by dtype; of the output that came nearest to it
+  double allowed = 0;    // by dtype; of the output closest to its limit
   KernelTraffic model;
-  std::optional<KernelTraffic> counted{};  // by the simulator; no GPU counts payload
+  std::optional<KernelTraffic> counted{};  // by the simulator; GPUs do not count payload
   std::optional<KernelTiming> timing{};
-  std::string problem{};  // why it did not pass
-  std::string skipped{};  // what it needs that is not here; nothing was run then
+  std::string problem{};  // why it failed
+  std::string skipped{};  // the missing requirement; if set, nothing was run
 };
 
 struct SuiteOptions {
   std::uint64_t seed = 0;  // of all inputs
   std::string only{};      // a kernel's name; empty: all
-  bool timed = false;      // on a GPU: adds sizes worth timing, and times every case
+  bool timed = false;      // on a GPU: adds sizes worth timing and times every case
   /// On a GPU: each case of kProfiledBytes or more is launched once between cudaProfilerStart and
-  /// cudaProfilerStop, neither compared nor timed; the others, and libraries' kernels, are left
-  /// out.
+  /// cudaProfilerStop, neither compared nor timed; other cases and library kernels are left out.
   bool profiled = false;
 };
 inline constexpr Bytes kProfiledBytes{16 << 20};
@@ -48,14 +47,14 @@ inline constexpr Bytes kProfiledBytes{16 << 20};
 /// Names of the kernels in the suite, in its order.
 [[nodiscard]] std::vector<std::string> suite_kernels();
 
-/// Every case of the suite in the simulator. A case that faults is a result with `problem`.
-/// Errors: ContractError if options.only is no kernel of suite_kernels().
+/// Runs every case of the suite in the simulator. A case that faults has a result with `problem`.
+/// Errors: ContractError if options.only is not in suite_kernels().
 [[nodiscard]] std::vector<KernelResult> run_suite_in_simulator(const SuiteOptions& options);
-/// The same on the first CUDA device. Errors: as above; std::runtime_error without a device
-/// (ask list_devices() first), or if a CUDA call fails outside a case.
+/// Does the same on the first CUDA device. Errors: as above; std::runtime_error without a device
+/// (call list_devices() first), or if a CUDA call fails outside a case.
 [[nodiscard]] std::vector<KernelResult> run_suite_on_device(const SuiteOptions& options);
-/// Why the first CUDA device does no more work in this process, as after a kernel that broke it;
-/// empty: it does.
+/// Why the first CUDA device is unusable in this process, for example after a faulting kernel;
+/// empty if it is usable.
 [[nodiscard]] std::string device_fault();
 
 }  // namespace kvsim::kernels

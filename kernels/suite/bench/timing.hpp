@@ -11,8 +11,8 @@
 
 namespace kvsim::on_gpu {
 
-/// Memory written before every sample, twice the L2 cache, so that a launch finds none of its data
-/// there.
+/// Memory of twice the L2 cache that is written before every sample, so that no data of a launch is
+/// in the cache.
 class CacheFlush {
  public:
   CacheFlush() {
@@ -43,7 +43,7 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   void record() { check_cuda(cudaEventRecord(event_), "cudaEventRecord", __FILE__, __LINE__); }
-  /// Waits for this one.
+  /// Waits for this event.
   [[nodiscard]] double us_since(const Event& start) const {
     check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize", __FILE__, __LINE__);
     float ms = 0;
@@ -56,7 +56,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Median and spread of 25 samples between events, after 3 launches that do not count.
+/// Median and spread of 25 samples between events, after 3 launches as a warm-up.
 inline kernels::KernelTiming time_launch(const std::function<void(Stream)>& launch) {
   constexpr int kWarmUp = 3;
   constexpr std::size_t kSamples = 25;

@@ -2,7 +2,7 @@
 
 #include "kernels/suite/bench/bench.hpp"
 
-// The cases of each kernel: one function a kernel, in cases_NAME.cu; suite.cu lists them.
+// The cases of each kernel: one function per kernel, in cases_NAME.cu; suite.cu lists them.
 
 namespace kvsim::KVSIM_EXECUTOR {
 

@@ -11,7 +11,7 @@ using kernels::DecodeShape;
 
 struct Wanted {
   bool bias = false, logits = false;
-  std::vector<std::int32_t> lengths{}, cache_of{};  // of a ragged, of a mixed batch
+  std::vector<std::int32_t> lengths{}, cache_of{};  // of a ragged batch; of a mixed batch
 };
 
 std::string attention_words(const DecodeShape& s, const Wanted& wanted) {
@@ -58,7 +58,7 @@ void attention_case(Bench& bench, const DecodeShape& shape, const Wanted& wanted
     auto& log_sum = c.output<float>("log_sum", rows);
     const bool paged = shape.page > 0;
     const auto table = paged ? page_table(shape) : std::vector<std::int32_t>{};
-    const float nan = std::nanf("");  // beyond a sequence's end, where attention must not look
+    const float nan = std::nanf("");  // beyond a sequence's end, which attention must not read
     const DecodeAttention<T> arguments{
         .q = c.numbers<T>("q", q).span(),
         .keys = c.numbers<T>("keys", paged ? in_pages(shape, table, keys, nan) : keys).span(),
@@ -116,8 +116,8 @@ void attention_cases(Bench& bench) {
     attention_case<T>(bench, small(entries, 8, 1, 64), {.bias = true});
   }
   attention_case<T>(bench, small(31, 6, 2, 128), {});
-  // Of every length from none on, over an edge of a tile and of a split; and the rows of a prompt's
-  // chunk of three, whose cache is the second, with three decodes.
+  // Lengths from 0 up, across the edges of tiles and splits; and the three rows of a prompt chunk,
+  // which use the second cache, with three decodes.
   for (const std::int64_t page : {0, 16}) {
     DecodeShape shape = small(257, 8, 2, 64);
     shape.batch = 7;
@@ -138,7 +138,7 @@ void decode_attention_cases(Bench& bench) {
   attention_cases<kv::Half>(bench);
   attention_cases<kv::BFloat16>(bench);
   if (!bench.large()) return;
-  // A batch with lengths from one entry to all, and one of the same mean.
+  // A batch with lengths from one entry to all entries, and a uniform batch with the same mean.
   std::vector<std::int32_t> lengths;
   for (std::int32_t i = 0; i < 16; ++i) lengths.push_back(1 + i * 16'383 / 15);
   for (const bool ragged : {false, true}) {

@@ -30,7 +30,7 @@ void encode_case(Bench& bench, const QuantShape& shape) {
   });
 }
 
-/// One case of each size of rows, from each type.
+/// Adds one case for each row size and element type.
 template <class S>
 void encode_cases(Bench& bench) {
   const auto shape = [](std::int64_t entries, std::int64_t head_dim) {

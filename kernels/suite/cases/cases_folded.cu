@@ -12,10 +12,10 @@ template <class T>
 struct Folded {
   FoldedRows<T> rows;
   std::vector<float> restored;  // [batch, n_kv_heads, capacity, head_dim]
-  std::int64_t retained = 0;    // of the entries attended over
+  std::int64_t retained = 0;    // among the entries attended to
 };
 
-/// Each seventh entry from `first` on is retained.
+/// Retains every seventh entry, starting at `first`.
 template <class T>
 Folded<T> fold(Case& c, const DecodeShape& s, std::int64_t first) {
   const std::int64_t entries = s.batch * s.n_kv_heads * s.capacity;

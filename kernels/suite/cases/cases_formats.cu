@@ -6,7 +6,7 @@ namespace {
 
 using kernels::CodeFormat;
 
-// A format: two sides, and attention over them.
+// A format: two sides and attention over them.
 
 template <ByteCode kCode>
 struct TokenHeadFormat {
@@ -82,7 +82,7 @@ void attention_case(Bench& bench, const DecodeShape& shape, const AttentionExtra
     const auto values = c.draw<T>(heads * shape.capacity * shape.head_dim, -2, 2);
     const auto q = c.draw<T>(shape.batch * shape.n_heads * shape.head_dim, -2, 2);
     const auto memory = [&](const char* name, const std::vector<float>& rows) {
-      constexpr float kFar = 50;  // beyond a sequence's end, where attention must not look
+      constexpr float kFar = 50;  // beyond a sequence's end, which attention must not read
       return c.numbers<T>(name, is_paged ? in_pages(shape, page_table(shape), rows, kFar) : rows)
           .span();
     };

@@ -13,8 +13,8 @@ namespace {
 
 using kernels::GemmShape;
 
-/// The largest sum of |a| |b| over the elements of a product: rounding errs in proportion to it,
-/// not to what is left once the terms have cancelled.
+/// The largest sum of |a| |b| over the elements of a product: rounding errors are proportional to
+/// it, not to the sum after cancellation.
 template <class A, class B>
 double largest_sum(const GemmShape& shape, const std::vector<A>& a, const std::vector<B>& b) {
   double largest = 0;
@@ -59,8 +59,8 @@ void product_case(Bench& bench, const GemmShape& shape, bool biased, bool one_ro
                   kernels::gemm_reference(shape, a, b, bias, biased);
               double largest = 1e-30;
               for (const double value : expected) largest = std::max(largest, std::abs(value));
-              // Sums in fp32 err by what their terms come to before they cancel, the rounding of
-              // the output by the output.
+              // The error of fp32 sums scales with the terms before cancellation, the rounding of
+              // the output with the output.
               const double cancelled = std::max(1.0, largest_sum(shape, a, b) / largest);
               c.compare("out", values_of(out.download(0, shape.m * shape.n)), expected,
                         Stored<B>::kRounding + 4e-6 * cancelled);

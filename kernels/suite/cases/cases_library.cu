@@ -31,7 +31,7 @@ constexpr cudaDataType kTypeOf<kv::BFloat16> = CUDA_R_16BF;
 struct Library {};
 #endif
 
-/// e4m3 numbers of scale 1 as the library takes them: one byte each.
+/// e4m3 numbers with scale 1 in the library's format: one byte each.
 template <class T>
 Array<std::uint64_t>& as_fp8(Case& c, const char* name, const std::vector<float>& values) {
   constexpr std::int64_t kRowWidth = 32;
@@ -43,7 +43,7 @@ Array<std::uint64_t>& as_fp8(Case& c, const char* name, const std::vector<float>
   return codes;
 }
 
-/// Puts the product of the case on a stream; `fp8`: of inputs that are e4m3 numbers.
+/// Enqueues the product of the case on a stream; `fp8`: the inputs are e4m3 numbers.
 template <class T>
 void run_product(Case& c, [[maybe_unused]] const Library& library, const GemmShape& shape, bool fp8,
                  const std::vector<float>& a, const std::vector<float>& b, Span<T> out) {
@@ -97,8 +97,9 @@ void library_case(Bench& bench, const Library& library, const GemmShape& shape, 
               const auto expected = kernels::gemm_reference(shape, a, b, {}, false);
               double largest = 1e-30;
               for (const double x : expected) largest = std::max(largest, std::abs(x));
-              // Sums err by what their terms come to at most before they cancel, k of 1. Tensor
-              // cores keep some 14 bits of a sum of fp8 products, of others those of fp32.
+              // The error of sums scales with their largest possible terms before cancellation, k
+              // times 1. Tensor cores keep about 14 bits of a sum of fp8 products, and fp32 sums
+              // for other types.
               const double terms = static_cast<double>(shape.k) / largest;
               c.compare("out", values_of(out.download(0, shape.m * shape.n)), expected,
                         Stored<T>::kRounding + (fp8 ? 0x1p-13 : 1e-6) * terms);
@@ -119,7 +120,8 @@ void library_gemm_cases(Bench& bench) {
     library_case<kv::BFloat16>(bench, *library, shape, true);
   }
   if (!bench.large()) return;
-  for (const std::int64_t n : {4096, 14'336, 128'256}) {  // bound by memory: weights beyond the L2
+  for (const std::int64_t n : {4096, 14'336, 128'256}) {  // memory-bound: weights exceed the L2
+                                                          // cache
     for (const bool fp8 : {false, true}) {
       library_case<kv::BFloat16>(bench, *library, {.m = 1, .n = n, .k = 4096}, fp8);
     }

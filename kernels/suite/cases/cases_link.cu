@@ -1,5 +1,5 @@
-// Copies over the host link and by pages. The kernels are those of compact.hpp and copies.hpp; the
-// differences are the location of their memory and the size of an entry.
+// Copies over the host link and by pages. The kernels are those of compact.hpp and copies.hpp; only
+// the location of their memory and the size of an entry differ.
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ namespace {
 
 using kernels::GatherShape;
 
-/// `kept` pages of `held` a row, from the host where `of_host`.
+/// Adds a case that copies `kept` of `held` pages per row, from the host if `of_host`.
 void page_case(Bench& bench, const GatherShape& shape, const std::string& words, bool of_host) {
   bench.add(words, "bf16", [&](Case& c) {
     using T = kv::BFloat16;
@@ -54,7 +54,7 @@ GatherShape pages_of(std::int64_t rows, std::int64_t page_bytes, std::int64_t he
 }  // namespace
 
 void gather_page_cases(Bench& bench) {
-  for (const std::int64_t tokens : {8, 16, 64}) {  // of a head of 128 in 16 bits
+  for (const std::int64_t tokens : {8, 16, 64}) {  // for a head of 128 channels of 16 bits
     const auto shape = bench.large() ? pages_of(32, tokens * 256, 32'768 / tokens, 8192 / tokens)
                                      : pages_of(2, tokens * 256, 7, 3);
     page_case(bench, shape,
@@ -114,7 +114,8 @@ void lazy_page_cases(Bench& bench) {
                                          .n_pages = rows * kPages};
       bench.add(text(rows) + " rows of " + text(kPages) + " pages of " + text(page), "fp32",
                 [&](Case& c) {
-                  // A page or two empty wholly; of every third row one entry stays on one.
+                  // One or two pages become empty; in every third row one entry stays on such a
+                  // page.
                   std::vector<std::int32_t> table;
                   std::vector<std::int32_t> leaving;
                   std::vector<std::int32_t> live(at(shape.n_pages),

@@ -27,7 +27,7 @@ void slerp_case(Bench& bench, std::int64_t merges, std::int64_t d, bool far) {
     constexpr float kT = 0.6F;
     auto a = c.draw<T>(merges * d);
     auto b = c.draw<T>(merges * d);
-    if (merges > 2) {  // a row of zeros, and two of one direction
+    if (merges > 2) {  // a row of zeros, and two parallel rows
       std::fill(a.begin(), a.begin() + d, 0.0F);
       for (std::int64_t j = 0; j < d; ++j) b[at(d + j)] = 2 * a[at(d + j)];
     }
@@ -78,7 +78,8 @@ void zip_case(Bench& bench, std::int64_t merges, std::int64_t d) {
               const auto keys = c.draw<T>(shape.entries * d);
               const auto values = c.draw<T>(shape.entries * d);
               auto votes = c.draw(shape.entries, 1, 5);
-              // Logits whose ratio is well conditioned and tame; of every third pair it is below 0.
+              // Scores with a well-conditioned, moderate ratio, which is negative for every third
+              // pair.
               auto scores = c.draw(shape.entries, 0.5, 3);
               std::vector<std::int32_t> into;
               std::vector<std::int32_t> from;
@@ -193,7 +194,8 @@ void slerp_cases(Bench& bench) {
   for_merges([&](auto type, std::int64_t merges, std::int64_t d) {
     slerp_case<decltype(type)>(bench, merges, d, merges == 31);
   });
-  // Rows of all KV heads of a token, in several pieces of a warp's width, the last a part of one.
+  // Rows of all KV heads of a token, in several pieces of a warp's width; the last piece is
+  // partial.
   for (const std::int64_t d : {264, 1000, 1024}) {
     slerp_case<float>(bench, 5, d, true);
     slerp_case<kv::Half>(bench, 5, d, false);

@@ -34,7 +34,7 @@ void nearest_case(Bench& bench, const NearestShape& shape) {
     const std::int64_t d = shape.head_dim;
     auto keys = c.draw<T>(shape.rows * shape.capacity * d);
     const auto victim = victims_of(shape);
-    // Of two rows: a victim of zeros, and keys that are equal, of which the first is nearest.
+    // Two special rows: a victim of zeros, and equal keys, the first of which is the nearest.
     if (shape.rows > 1) std::fill_n(keys.begin() + victim[0] * d, d, 0.0F);
     if (shape.rows > 2 && shape.entries > 3) {
       const std::int64_t base = shape.capacity;
@@ -78,7 +78,7 @@ void cosine_merge_case(Bench& bench, const NearestShape& shape) {
     std::vector<std::int32_t> nearest;
     for (std::int64_t r = 0; r < shape.rows; ++r) {
       nearest.push_back(static_cast<std::int32_t>((victim[at(r)] + 1) % shape.entries));
-      if (r % 3 == 0) threshold[at(r)] = -std::numeric_limits<float>::infinity();  // none yet
+      if (r % 3 == 0) threshold[at(r)] = -std::numeric_limits<float>::infinity();  // unset
     }
     constexpr float kKeep = 0.5F;
     std::vector<double> k{keys.begin(), keys.end()};

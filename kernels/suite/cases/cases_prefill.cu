@@ -72,7 +72,7 @@ void eager_case(Bench& bench, const kernels::EagerScoreShape& shape, float decay
                                .first = shape.first};
     const auto expected = kernels::prefill_score_reference(of, static_cast<double>(arguments.scale),
                                                            static_cast<double>(decay), q, keys);
-    // Logits of two at most are rounded to T before their exponentials.
+    // Logits of at most 2 are rounded to T before their exponentials.
     c.compare("mass", mass.download(0, shape.n_kv_heads * shape.tokens), expected,
               2 * Stored<T>::kRounding + 1e-5);
   });
@@ -116,7 +116,7 @@ void prefill_score_cases(Bench& bench) {
           .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .tokens = tokens, .first = 0};
       prefill_case<T>(bench, shape, tokens == 33 ? 0.9F : 1.0F);
       if (tokens < 33) continue;
-      shape.first = tokens - 7;  // a last window, over no edge of a tile and over one
+      shape.first = tokens - 7;  // a last window, not crossing and crossing the edge of a tile
       shape.head_dim = 128;
       prefill_case<T>(bench, shape, 1);
     }

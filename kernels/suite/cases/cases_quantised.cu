@@ -26,7 +26,7 @@ std::int32_t code_at(const std::vector<Code>& codes, std::int64_t channel) {
                                    mask);
 }
 
-/// A cache that was quantised by the kernels, of which `entries` of `capacity` are there.
+/// A cache that was quantised by the kernels, filled with `entries` of `capacity` entries.
 template <class Code>
 struct Packed {
   Array<Code>&keys, &values;
@@ -44,7 +44,7 @@ Packed<Code> pack_memory(Case& c, const QuantShape& s) {
       c.output<kv::Half>("value steps", of_values), c.output<kv::Half>("value zeros", of_values)};
 }
 
-/// What a cache would read: zero + step * code of every element, [rows, entries, head_dim].
+/// The dequantised cache: zero + step * code of every element, [rows, entries, head_dim].
 template <class Code>
 std::vector<float> read_packed(const QuantShape& s, const Array<Code>& codes,
                                const Array<kv::Half>& steps, const Array<kv::Half>& zeros,
@@ -98,7 +98,7 @@ void quantise_case(Bench& bench, const QuantShape& shape, bool keys) {
 template <class T>
 void fp8_case(Bench& bench, const QuantShape& shape) {
   bench.add(words(shape, Stored<T>::kName), "fp8_e4m3", [&](Case& c) {
-    constexpr float kScale = 0.0078125F;  // of 3 / 448 the power of two above
+    constexpr float kScale = 0.0078125F;  // the next power of two above 3 / 448
     auto x = c.draw<T>(shape.rows * shape.capacity * shape.head_dim, -3, 3);
     x[0] = 4;         // saturates
     x[1] = 0x1p-14F;  // subnormal
@@ -119,7 +119,7 @@ void fp8_case(Bench& bench, const QuantShape& shape) {
   });
 }
 
-/// Of each row of a KIVI cache the entries that are there and those of them that are packed.
+/// Numbers of entries, packed keys and packed values in one row of a KIVI cache.
 struct KiviRow {
   std::int64_t entries = 0, keys = 0, values = 0;
 };
@@ -134,8 +134,8 @@ std::vector<KiviRow> kivi_rows(const DecodeShape& s, const AttentionExtras& want
   return rows;
 }
 
-/// The entries of each row in full precision, from its entry `packed` on, in memory of `length`;
-/// NaN elsewhere.
+/// The full-precision entries of each row, starting at its entry `packed`, in memory of `length`
+/// entries; NaN elsewhere.
 std::vector<float> residual_rows(const QuantShape& s, const std::vector<float>& all,
                                  const std::vector<KiviRow>& rows, std::int64_t KiviRow::*packed,
                                  std::int64_t length) {
@@ -149,8 +149,8 @@ std::vector<float> residual_rows(const QuantShape& s, const std::vector<float>& 
   return result;
 }
 
-/// The values that a cache reads for `all` if each row's first `packed` entries are quantised,
-/// [rows, entries, head_dim].
+/// The values read back for `all` if each row's first `packed` entries are quantised, [rows,
+/// entries, head_dim].
 std::vector<float> partly_packed(const QuantShape& s, std::int64_t bits, bool keys,
                                  const std::vector<float>& all, const std::vector<KiviRow>& rows,
                                  std::int64_t KiviRow::*packed) {
@@ -167,7 +167,7 @@ std::vector<float> partly_packed(const QuantShape& s, std::int64_t bits, bool ke
   return result;
 }
 
-/// `n` elements of a span from `first` on.
+/// `n` elements of a span, starting at `first`.
 template <class T>
 Span<T> part_of(Span<T> whole, std::int64_t first, std::int64_t n) {
   whole.data += first;
@@ -175,7 +175,7 @@ Span<T> part_of(Span<T> whole, std::int64_t first, std::int64_t n) {
   return whole;
 }
 
-/// Quantises each row's packed entries; rows without any are left as they are.
+/// Quantises each row's packed entries; rows without any are unchanged.
 template <class T, class Code>
 void pack_rows(Stream stream, const QuantShape& s, const std::vector<KiviRow>& rows,
                Span<const T> keys, Span<const T> values, const Packed<Code>& packed) {
@@ -320,7 +320,8 @@ void decode_kivi_cases(Bench& bench) {
                        .capacity = entries + 3,
                        .entries_per_split = 128};
   };
-  // All whole, the last of a run, a run just packed, and several splits, with what merges add.
+  // All unpacked, the last entry of a run, a run just packed, and several splits, with the bias of
+  // merges.
   for (const std::int64_t entries : {1, 31, 32, 64, 97, 257}) {
     kivi_case<kv::Half, std::uint16_t>(bench, small(entries), {.residual = 32});
     kivi_case<kv::BFloat16, std::uint32_t>(bench, small(entries),
@@ -331,7 +332,8 @@ void decode_kivi_cases(Bench& bench) {
   const std::vector<std::int32_t> lengths{0, 1, 64, 129, 257};
   kivi_case<kv::Half, std::uint16_t>(bench, ragged, {.bias = true, .lengths = lengths});
   kivi_case<kv::BFloat16, std::uint32_t>(bench, ragged, {.lengths = lengths});
-  // Each row with a different length of residual: none, part of one, one just packed, a key more.
+  // Each row has a different residual length: none, a partial one, one just packed, and one key
+  // more.
   ragged.batch = 8;
   const std::vector<std::int32_t> mixed{0, 1, 31, 32, 33, 64, 129, 257};
   kivi_case<kv::Half, std::uint16_t>(bench, ragged, {.residual = 32, .lengths = mixed});

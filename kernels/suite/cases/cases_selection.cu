@@ -25,7 +25,7 @@ std::int64_t rows_of(const Bench& bench) { return bench.large() ? 256 : 3; }
 std::string shape_text(std::int64_t rows, std::int64_t entries) {
   return text(rows) + " rows of " + text(entries);
 }
-/// With two decimals.
+/// Formats with two decimals.
 std::string text_of(float x) {
   const auto hundredths = static_cast<std::int64_t>(std::lround(100 * std::abs(x)));
   const std::string last = text(hundredths % 100);
@@ -186,7 +186,7 @@ void threshold_cases(Bench& bench) {
   for_lengths(bench, [&](std::int64_t entries) {
     const kernels::SelectShape shape{
         .rows = rows_of(bench), .entries = entries, .stride = padded(entries)};
-    for (const float threshold : {-2.0F, 0.25F, 2.0F}) {  // all stay, some, none
+    for (const float threshold : {-2.0F, 0.25F, 2.0F}) {  // all stay, some stay, none stay
       if (entries > 10'000 && threshold != 0.25F) continue;
       bench.add(shape_text(shape.rows, entries) + ", from " + text_of(threshold), "fp32",
                 [&](Case& c) {

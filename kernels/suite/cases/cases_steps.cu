@@ -1,4 +1,4 @@
-// What a decode loop runs between its products and its attention.
+// Cases of the kernels of a decode loop besides matrix products and attention.
 
 #include <algorithm>
 #include <cmath>
@@ -158,7 +158,8 @@ void choose_case(Bench& bench, std::int64_t rows, std::int64_t entries, std::int
         const std::int64_t n = rows * shape.capacity;
         auto scores = c.draw(n);
         for (float& x : scores) x = std::trunc(x * 8) / 8;  // some are equal
-        std::vector<std::int32_t> positions;                // a ring's: the newest may be anywhere
+        std::vector<std::int32_t> positions;                // as in a ring: the newest may be
+                                                            // anywhere
         for (std::int64_t i = 0; i < n; ++i) {
           positions.push_back(
               static_cast<std::int32_t>((i % shape.capacity + 3 * (i / shape.capacity)) % entries));

@@ -1,7 +1,7 @@
 #pragma once
 
-// One side of a cache in an engine's format, keys or values: its memory, its encoder, and what a
-// reader of the memory and the reference see.
+// One side of a cache in an engine's format, keys or values: its memory, its encoder, and the
+// values decoded from the memory and by the reference.
 
 #include <cstring>
 #include <type_traits>
@@ -17,7 +17,7 @@ constexpr Dtype recorded_dtype() {
   return std::is_same_v<T, kv::BFloat16> ? Dtype::kBf16 : Dtype::kFp32;
 }
 
-/// Code `i` of `bits` bits of a stream of bits in words.
+/// Code `i` of `bits` bits in a bit stream of words.
 template <class Word>
 std::uint32_t code_of(const std::vector<Word>& words, std::int64_t bits, std::int64_t i) {
   constexpr std::int64_t kWord = static_cast<std::int64_t>(sizeof(Word)) * 8;

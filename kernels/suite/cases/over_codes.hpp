@@ -1,7 +1,6 @@
 #pragma once
 
-// What the cases of attention over codes share: its arguments, its comparison, its shapes, and
-// pages.
+// Shared parts of the cases of attention over codes: arguments, comparison, shapes and pages.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +17,7 @@ namespace kvsim::KVSIM_EXECUTOR {
 using kernels::DecodeShape;
 using kernels::QuantShape;
 
-/// Pages of every sequence, in an order that is none.
+/// Pages of every sequence, in shuffled order.
 inline std::vector<std::int32_t> page_table(const DecodeShape& s) {
   const std::int64_t n = s.caches() * s.pages_per_sequence;
   std::vector<std::int32_t> table;
@@ -57,7 +56,7 @@ inline std::vector<float> only_entries(const QuantShape& s, const std::vector<fl
   return result;
 }
 
-/// What an attention has besides queries, keys and values.
+/// Arguments of attention besides queries, keys and values.
 struct AttentionExtras {
   bool bias = false, logits = false;
   std::int64_t residual = 0;            // KIVI's
@@ -99,13 +98,13 @@ Attention<T> attention_of(Case& c, const DecodeShape& s, const std::vector<float
               .lengths = c.input("lengths", wanted.lengths).span()}};
 }
 
-/// Compares with attention over what was read, [rows, entries, head_dim] each.
+/// Compares with attention over decoded keys and values, [rows, entries, head_dim] each.
 template <class T>
 void compare_attention(Case& c, DecodeShape shape, const std::vector<float>& q,
                        const std::vector<float>& keys, const std::vector<float>& values,
                        const Attention<T>& got, const AttentionExtras& wanted) {
   const std::int64_t capacity = shape.capacity;
-  std::vector<float> bias;  // of the entries that are there
+  std::vector<float> bias;  // of the existing entries
   for (std::int64_t first = 0; first < std::ssize(got.bias); first += capacity) {
     const auto row = got.bias.begin() + first;
     bias.insert(bias.end(), row, row + shape.entries);
@@ -135,11 +134,11 @@ inline std::string words(const DecodeShape& s, const char* of, const AttentionEx
          (wanted.lengths.empty() ? "" : ", ragged");
 }
 
-/// Calls add(shape) for each shape of attention, add_large for those worth timing.
+/// Calls add(shape) for each shape of attention, and add_large for shapes worth timing.
 template <class Add, class AddLarge>
 void for_attention(const Bench& bench, Add add, AddLarge add_large) {
   for (const std::int64_t entries : {1, 31, 257}) {
-    for (const std::int64_t heads : {2, 10}) {  // one query head to a stored one, and five
+    for (const std::int64_t heads : {2, 10}) {  // one query head per stored head, and five
       add(DecodeShape{.batch = 2,
                       .n_heads = heads,
                       .n_kv_heads = 2,

@@ -13,7 +13,7 @@
 
 namespace kvsim::on_gpu {
 
-/// The used functions of cuBLAS, by the types of its header.
+/// The cuBLAS functions in use, with the types of its header.
 class Blas {
  public:
   Blas() {

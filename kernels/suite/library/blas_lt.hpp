@@ -15,10 +15,11 @@
 
 namespace kvsim::on_gpu {
 
-/// The used functions of cuBLASLt, by the types of its header.
+/// The cuBLASLt functions in use, with the types of its header.
 class BlasLt {
  public:
-  /// What an algorithm may use; NVIDIA's own recommendation for GPUs from 9.0 on.
+  /// Workspace limit of an algorithm; NVIDIA's recommendation for compute capability 9.0 and
+  /// higher.
   static constexpr std::size_t kWorkspace = std::size_t{32} << 20U;
 
   BlasLt() {
@@ -58,7 +59,7 @@ class BlasLt {
   BlasLt& operator=(const BlasLt&) = delete;
   [[nodiscard]] bool ready() const { return handle_ != nullptr; }
 
-  /// Whether the current device multiplies fp8: from compute capability 8.9 on.
+  /// Whether the current device multiplies fp8: compute capability 8.9 or higher.
   [[nodiscard]] static bool has_fp8() {
     int device = 0;
     int major = 0;
@@ -71,7 +72,7 @@ class BlasLt {
     return 10 * major + minor >= 89;
   }
 
-  /// A product's descriptors and the algorithm that the library's heuristic thinks best.
+  /// A product's descriptors and the algorithm ranked first by the library's heuristic.
   class Plan {
    public:
     [[nodiscard]] std::size_t workspace() const { return best_.workspaceSize; }
@@ -84,16 +85,16 @@ class BlasLt {
     cublasLtMatmulHeuristicResult_t best_{};
   };
 
-  /// Of out [m, n] = a [m, k] times the transpose of b [n, k], row-major, a and b of `type`, out of
-  /// `out_type`, sums in fp32. nullopt: the library has no algorithm for it. Errors: runtime_error
-  /// where a call fails.
+  /// Plans out [m, n] = a [m, k] times the transpose of b [n, k], row-major, with a and b of
+  /// `type`, out of `out_type` and sums in fp32. Returns nullopt if the library has no algorithm
+  /// for it. Errors: runtime_error if a call fails.
   [[nodiscard]] std::optional<Plan> plan(int m, int n, int k, cudaDataType type,
                                          cudaDataType out_type) const {
     Plan plan;
     cublasLtMatmulDesc_t what = nullptr;
     check(describe_(&what, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     plan.what_ = {what, forget_};
-    // By columns, as the library counts: out^T [n, m] = (b^T)^T [n, k] times a^T [k, m].
+    // Column-major, as in the library: out^T [n, m] = (b^T)^T [n, k] times a^T [k, m].
     const cublasOperation_t transposed = CUBLAS_OP_T;
     const cublasOperation_t as_is = CUBLAS_OP_N;
     check(describe_attribute_(what, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed),
@@ -119,7 +120,7 @@ class BlasLt {
     return plan;
   }
 
-  /// Runs it. Scales of fp8 are 1.
+  /// Runs the product. Scales of fp8 are 1.
   void multiply(const Plan& plan, const void* a, const void* b, void* out, Stream stream) const {
     const float one = 1;
     const float zero = 0;
