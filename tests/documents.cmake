@@ -15,7 +15,7 @@ foreach(document IN LISTS kvsim_documents)
            COMMAND run_commands ${PROJECT_SOURCE_DIR}/${document} ${CMAKE_CURRENT_BINARY_DIR}/scratch/${scratch})
   set_tests_properties("documents: every command of ${document}" PROPERTIES LABELS full TIMEOUT 900)
 endforeach()
-# Blocks of Python of each page that has some; a page with missing requirements reports them.
+# Python blocks of each page that has some; a page with missing requirements reports them.
 foreach(document IN LISTS kvsim_documents)
   file(STRINGS ${PROJECT_SOURCE_DIR}/${document} kvsim_blocks REGEX "^```python$")
   if(kvsim_blocks)

@@ -1,4 +1,4 @@
-// The floors of docs/architecture.md as data, and a reader of every #include that checks the tree
+// The floors of docs/architecture.md as data, and a parser of every #include that checks the tree
 // against them.
 
 #include <algorithm>
@@ -21,12 +21,12 @@ namespace fs = std::filesystem;
 struct Folder {
   std::string_view name;
   std::vector<std::string_view> may_include;  // in addition to itself
-  /// Its sub-folders, lowest first; "" is the folder's own files. Each includes itself and those
-  /// before it. Empty: the folder has no sub-folders.
+  /// Its sub-folders, lowest first; "" is the folder's own files. Each may include itself and the
+  /// sub-folders before it. Empty: the folder has no sub-folders.
   std::vector<std::string_view> rooms{};
 };
 
-/// Lowest floor first. A folder includes itself and the folders listed here, nothing else.
+/// Lowest floor first. A folder may include only itself and the folders listed here.
 const std::vector<Folder>& floors() {
   static const std::vector<Folder> table = [] {
     using Names = std::vector<std::string_view>;
@@ -55,7 +55,7 @@ const std::vector<Folder>& floors() {
         {"models/gpu", join({basics, {"models/llm"}})},
         {"traces", described, {"", "synthetic"}},
         {"traces/requests", basics, {"", "reuse", "formats", "generate"}},
-        // 2: methods do not read traces: views of the vectors are passed in
+        // 2: methods do not read traces: they receive views of the vectors
         {"models/methods",
          described,
          {"view", "", "budget", "learn", "select", "select/attention", "select/keys",
@@ -148,7 +148,7 @@ std::optional<std::size_t> room_of(const Folder& folder, std::string_view path) 
 }
 
 /// Paths in `#include "…"` lines of `text`. Lines in comments and strings are not distinguished,
-/// because such lines do not occur there.
+/// because they do not contain such lines.
 std::vector<std::string> quoted_includes(std::string_view text) {
   std::vector<std::string> names;
   while (!text.empty()) {
@@ -172,7 +172,7 @@ std::vector<std::string> quoted_includes(std::string_view text) {
   return names;
 }
 
-/// Violations of the file at `path` (from the root), a line each.
+/// Violations in the file at `path` (relative to the root), one line each.
 std::vector<std::string> violations(std::string_view path, std::string_view text) {
   std::vector<std::string> out;
   const Folder* mine = folder_of(path);
@@ -202,7 +202,7 @@ struct SourceFile {
   std::string text;
 };
 
-/// Sources under the given folders of the root, sorted by path.
+/// Sources in the given folders of the root, sorted by path.
 std::vector<SourceFile> sources(std::initializer_list<const char*> folders) {
   constexpr std::array<std::string_view, 5> kExtensions{".hpp", ".cpp", ".cu", ".cuh", ".h"};
   std::vector<SourceFile> files;
@@ -310,8 +310,8 @@ TEST_CASE("headers are guarded and files stay small") {
 }
 
 TEST_CASE("code compiled to WebAssembly uses neither std::ranges nor std::views") {
-  // libc++ 14, which Debian's Emscripten builds with, has no algorithms in std::ranges and no
-  // std::views. Only the command line may use them.
+  // libc++ 14, which Debian's Emscripten uses, has no algorithms in std::ranges and no std::views.
+  // Only the command line may use them.
   for (const SourceFile& file : sources({"models", "sim", "traces"})) {
     if (file.path.starts_with("sim/cli/")) continue;
     INFO(file.path);

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # The functions of ./kv that install packages and check skipped tests: test_kv.sh KV SCRATCH
 # apt-get, dpkg-query and id are stubs: nothing is installed.
-unset KVSIM_OBJECT_SECONDS  # of the user, who may have a slow machine
+unset KVSIM_OBJECT_SECONDS  # set by users with slow machines
 source "$1"
 scratch=$2
 set +e
 mkdir -p "$scratch"
 failures=0
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
-expect() { # NAME TEXT PATTERN: TEXT has PATTERN
+expect() { # NAME TEXT PATTERN: TEXT matches PATTERN
   grep -qE -- "$3" <<< "$2" || fail "$1: no \"$3\" in: $2"
 }
 

@@ -1,4 +1,4 @@
-// Plain English: no comment, message or document uses a word of banned_words.txt.
+// Plain English: no comment, message or document contains a word of banned_words.txt.
 
 #include <algorithm>
 #include <array>
@@ -31,7 +31,7 @@ constexpr std::array kFolders{"models",     "sim",   "traces",  "kernels",
 constexpr std::array kDocuments{"README.md", "CONTRIBUTING.md", "docs", "scenarios", "tests"};
 constexpr std::array kScripts{"CMakeLists.txt", "cmake", "examples",   "tests",  "kv",
                               "models",         "sim",   "validation", "traces", "kernels"};
-/// Files that quote other texts or are third-party: this file has banned words as input.
+/// Files with quotations or third-party text: this file has banned words as input.
 constexpr std::array kQuotes{"docs/accuracy.md", "docs/methods.md",
                              "sim/report/html/echarts/echarts.min.js", "tests/test_words.cpp"};
 
@@ -50,8 +50,8 @@ std::vector<BannedWord> banned_words() {
   return words;
 }
 
-/// `code` with everything blanked except comments and string literals; lines keep their numbers. A
-/// literal of one word is a key of a document, not prose.
+/// Returns `code` with everything blanked except comments and string literals; line numbers are
+/// preserved. A literal of one word is a key of a document, not prose.
 std::string prose_of_code(std::string_view code) {
   std::string prose(code.size(), ' ');
   const auto keep = [&](std::size_t begin, std::size_t end) {
@@ -83,7 +83,7 @@ std::string prose_of_code(std::string_view code) {
   return prose;
 }
 
-/// The comments and docstrings of a CMake, shell or Python script; lines keep their numbers.
+/// The comments and docstrings of a CMake, shell or Python script; line numbers are preserved.
 std::string prose_of_script(std::string_view script) {
   std::string prose(script.size(), ' ');
   std::size_t i = 0;

@@ -1,5 +1,5 @@
-# Timings and published values read, forms fitted, calibrations chosen; rates of a GPU's kernels, written by the
-# program's writer and read back.
+# Readers of timings and published values, fits of forms, choice of calibrations; rates of a GPU's kernels, written by
+# the program and read back.
 kvsim_test(validation JSON
   SOURCES models/cost/test_device_calibration.cpp sim/cli/test_kernels_report.cpp
           validation/test_allocator_trace.cpp validation/test_apart.cpp validation/test_attention_accuracy.cpp

@@ -31,10 +31,10 @@ double cpu_seconds() {
 struct Timing {
   double first = 0;   // µs per call while tables fill
   double filled = 0;  // µs per call
-  double steady = 0;  // µs per call if loads are those of the call before, as under a budget
+  double steady = 0;  // µs per call with unchanged loads, as under a budget
 };
 
-/// Iterations of a run: sequences arrive, leave and grow, chunks advance along their prompts.
+/// Iterations of a run: sequences arrive, finish and grow, and chunks advance along their prompts.
 Timing time_calls(MixedStepCost& cost, bool chunks, double& sink) {
   std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.layer_class_count()));
   const auto run = [&](std::int64_t equal_calls) {

@@ -1,6 +1,6 @@
 // Measures replay against the limits of the machine, in processor time of one core: the reference
-// and the steps of each method of the catalogue, by turns with Eigen's matrix product on tiles of
-// the same size and with a copy. Not a timed test.
+// and the steps of each method of the catalogue, alternating with Eigen's matrix product on tiles
+// of the same size and with a copy. Not a timed test.
 //
 //   bench_replay [--json] [--repeats N] [--group N] [NAME…]
 
@@ -51,7 +51,7 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-/// What the machine can do: Eigen's products of a tile (scores and outputs of 256 queries over 256
+/// Rates of the machine: Eigen's products of a tile (scores and outputs of 256 queries over 256
 /// keys), and a copy of 64 MiB.
 class Machine {
  public:
@@ -96,7 +96,7 @@ class Machine {
   double flops_ = 0, product_seconds_ = 0, copied_ = 0, copy_seconds_ = 0, followed_ = 0;
 };
 
-/// Work of attention and its time, with the machine's rates in the same minutes.
+/// Work of attention and its time, with the machine's rates measured in the same period.
 struct Rates {
   double flops = 0, bytes = 0, seconds = 0, product = 0, copy = 0;
 };
@@ -138,8 +138,8 @@ Rates measure_steps(const LayerBlock& block, const ComposedMethod& method, const
     PromptScores scores = block.fresh_scores(unit);
     CacheSession session{method, block.place(unit, 0), block.vectors(unit)};
     session.learn(scores);
-    // If an allotment needs the whole layer or model, a uniform one replaces it: the steps do not
-    // depend on its origin.
+    // Allotments that need the whole layer or model are replaced by a uniform one: the steps do not
+    // depend on their origin.
     const auto entries = method.parts().budget->scope() == BudgetScope::kHead
                              ? method.parts().budget->entries(unit.layer)
                              : std::nullopt;
@@ -222,7 +222,7 @@ int main(int argc, char** argv) {
   const auto path = std::filesystem::temp_directory_path() /
                     fmt::format("bench-replay-{}.safetensors", ::getpid());
   GenerateOptions recorded;
-  recorded.layers = 4;  // methods that leave the first layers whole have others
+  recorded.layers = 4;  // also for methods that do not compress the first layers
   recorded.kv_heads = 1;
   recorded.heads = group;
   recorded.head_dim = 128;

@@ -4,9 +4,9 @@
 // (naive_loop.hpp) and published times of others. Then the time of methods and schedulers, and a
 // million requests. Exits 1 if the trace or the million take more processor time or memory than the
 // gates, if kvsim takes more than three times the naive loop's time, or if the naive loop serves
-// other requests or tokens than kvsim.
-// Also exits 1 if an iteration of 20,000 requests or of a million costs more than 1.5 times that of
-// fewer; short runs cost more, since each run fills its tables of kernel times. Not a test.
+// different requests or tokens. Also exits 1 if an iteration of 20,000 or a million requests takes
+// more than 1.5 times as long as one of fewer; short runs take longer, since each run fills its
+// tables of kernel times. Not a test.
 
 #include <algorithm>
 #include <array>
@@ -35,7 +35,7 @@ constexpr double kGateSeconds = 0.25;
 constexpr double kGateMegabytes = 100;
 constexpr double kMillionMegabytes = 200;
 constexpr double kTimesNaive = 3;
-constexpr double kFlat = 1.5;  // an iteration of more requests over that of fewer
+constexpr double kFlat = 1.5;  // ratio of iteration times with more and with fewer requests
 constexpr int kRepeats = 50;   // of 1,000 requests, which take milliseconds
 constexpr int kTurns = 5;      // of kvsim and the naive loop
 
@@ -54,7 +54,7 @@ double peak_megabytes() {
   return 0;
 }
 
-/// Without what earlier runs left to the heap.
+/// Excludes heap memory left by earlier runs.
 void reset_peak() {
   malloc_trim(0);
   std::ofstream{"/proc/self/clear_refs"} << "5";
@@ -79,7 +79,7 @@ std::shared_ptr<const RequestTrace> poisson(std::int64_t n, double rate) {
   return trace;
 }
 
-/// Long prompts, most of which start like one of a few hundred others: ids of 512 tokens.
+/// Long prompts, most of which share a prefix with one of a few hundred others: ids of 512 tokens.
 std::shared_ptr<const RequestTrace> prefixes(std::int64_t n, double rate) {
   const auto plain = poisson(n, rate);
   auto trace = std::make_shared<RequestTrace>(*plain);
@@ -128,7 +128,7 @@ Took bench(const ServeSpec& spec, std::int64_t n, const char* label) {
   return out;
 }
 
-/// An iteration of `n` requests, seconds: mean of `kRepeats` runs, since a single run is mostly
+/// Seconds per iteration with `n` requests: mean of `kRepeats` runs, since a single run is mostly
 /// noise.
 double repeated_iteration(const ServeSpec& spec, std::int64_t n) {
   ServeSpec one = spec;

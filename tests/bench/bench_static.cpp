@@ -2,7 +2,7 @@
 // points of one combination after it is compiled. Exits 1 if points with fitted kernels take more
 // processor time than the gates: with random prompt, decode step and memory, including the
 // resolution of a method that depends on the prompt; and runs on a grid. With methods on the
-// command line only those are printed, "keepkv@0.25" with that budget. Not a test.
+// command line, only these are printed ("keepkv@0.25" sets the budget). Not a test.
 
 #include <ctime>
 #include <memory>
@@ -127,7 +127,7 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
     return static_cast<std::int64_t>((state >> 33U) % n);
   };
   const int n_calls = method_name == "full" ? 20000 : 2000;
-  // Batch and prompt are drawn again each time: of the last point only decode forms are reused.
+  // Batch and prompt are drawn again each time: only decode forms of the last point are reused.
   const double point = micros_per_call(n_calls, recompile, [&] {
     ask(*compiled, {.batch = 1 + draw(32), .prompt_tokens = 1000 + draw(4096), .output_tokens = 1});
   });

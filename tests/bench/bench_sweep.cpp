@@ -1,10 +1,10 @@
-// Prints the time of points of a sweep, the part of reading them, and how well threads scale: wall
-// time of one thread over that of n, by n. For comparison, the limit of the machine: n processes
-// that share nothing, each with its part of the points. Runs of one thread, n threads and n
-// processes alternate and the smallest of each counts, as other programs only add time; for the
-// same reason nothing is gated. Losses of threads against processes are ours (locks, the allocator,
-// uneven shares), losses of processes are the machine's (caches, memory, clock). Processes of one
-// sweep: time mpirun -n N kvsim sweep (docs/sweeps.md). Not a test.
+// Prints the time of points of a sweep, the share of reading them, and the scaling of threads: wall
+// time of one thread over n times that of n threads. For comparison, the limit of the machine: n
+// processes that share nothing, each with its part of the points. Runs of one thread, n threads and
+// n processes alternate and the smallest of each counts, because other programs only add time; for
+// the same reason nothing is gated. Losses of threads relative to processes are caused by kvsim
+// (locks, the allocator, uneven shares), losses of processes by the machine (caches, memory,
+// clock). Processes of one sweep: time mpirun -n N kvsim sweep (docs/sweeps.md). Not a test.
 
 #include <algorithm>
 #include <chrono>

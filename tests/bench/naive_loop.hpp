@@ -1,8 +1,8 @@
 #pragma once
 
 // A reference for speed: a minimal simulation of continuous batching. It waits, admits, decodes and
-// counts. It has no blocks of memory, no preemption, only first come first served, no chunks, no
-// spans of tokens, no timeline, only TTFT and E2E, and a linear cost. The difference in time to
+// counts. It serves first come first served with a linear cost and reports only TTFT and E2E. It
+// has no memory blocks, preemption, chunks, token spans or timeline. The difference in time to
 // kvsim is the cost of those features.
 
 #include <cstddef>
@@ -27,8 +27,8 @@ struct NaiveResult {
 };
 
 /// Whole prompts of waiting requests are added to the iteration while `max_tokens` and `max_seqs`
-/// allow it, or a single longer one. Each prompt's end gives its first token, each later iteration
-/// one more. Requests are in order of arrival and have at least one token.
+/// allow it, or a single longer one. The end of a prompt generates its first token, each later
+/// iteration one more. Requests are in order of arrival and have at least one token.
 inline NaiveResult naive_loop(const RequestTrace& trace, const NaiveCost& cost,
                               std::size_t max_seqs, std::int64_t max_tokens) {
   struct Running {

@@ -9,7 +9,7 @@
 
 namespace kvsim::test {
 
-/// A line of a document that a test uses.
+/// A line of a document used by a test.
 struct DocumentLine {
   std::size_t number = 0;  // from 1
   std::string text;

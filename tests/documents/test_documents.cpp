@@ -1,4 +1,4 @@
-// Consistency of documents: link targets exist, and blocks of commands are commands.
+// Consistency of documents: link targets exist, and command blocks contain commands.
 
 #include <algorithm>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Calibration files: fitted kernels, and what kernels reached on a device.
+// Calibration files: fitted kernels, and rates of kernels measured on a device.
 #include "models/cost/kernels/calibration.hpp"
 #include "models/cost/rates/device_calibration.hpp"
 #include "models/json/field.hpp"

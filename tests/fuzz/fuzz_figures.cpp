@@ -1,6 +1,5 @@
-// Files that a results folder holds next to result.json: documents of figures, which `kvsim plot`
-// reads and draws for screen and page, and the entries that a replay kept, which `kvsim explain`
-// reads.
+// Files in a results folder next to result.json: documents of figures, which `kvsim plot` reads and
+// draws for screen and page, and the entries that a replay kept, which `kvsim explain` reads.
 #include <set>
 #include <string>
 

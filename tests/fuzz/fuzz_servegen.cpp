@@ -1,5 +1,5 @@
 // ServeGen's clients. The part of the input before the first NUL is the client's `-trace.csv`, the
-// rest is its `-dataset.json`. Requests are drawn only where few are expected.
+// rest is its `-dataset.json`. Requests are drawn only if few are expected.
 #include <cstdlib>
 #include <string>
 #include <system_error>

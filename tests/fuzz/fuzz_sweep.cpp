@@ -18,7 +18,7 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-/// The lines as kvsim writes them, so that the reader gets past the checksums.
+/// Adds valid checksums to the lines, so that the reader accepts them.
 std::string summed(std::string_view lines) {
   std::string out;
   while (!lines.empty()) {

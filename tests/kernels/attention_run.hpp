@@ -1,6 +1,6 @@
 #pragma once
 
-// Memory, shape and additional bytes of decode attention in tests of caches.
+// Memory, shape and additional bytes of decode attention for tests of caches.
 
 #include "kernels/decode/decode_attention.hpp"
 #include "tests/kernels/graph_of.hpp"

@@ -1,6 +1,6 @@
 // The suite of kernels on a GPU. Without a device it prints what was searched, and ctest reports it
-// as skipped. It is also built without a device: this shows that every kernel compiles and links
-// for the architectures of the build.
+// as skipped. It is also built without a device, to check that every kernel compiles and links for
+// the architectures of the build.
 
 #include <cstdio>
 

@@ -74,7 +74,7 @@ struct MethodGraph {
            .kv_dtype = Dtype::kFp16,
            .batch = batch} {}
 
-  /// A step that attends over `entries` and removes one of them unless `change` is growth.
+  /// A step that attends to `entries` entries and removes one of them unless `change` is growth.
   [[nodiscard]] OpGraph decode(std::int64_t entries, CacheChange change,
                                std::int32_t layer = 0) const {
     const bool evicts = change != CacheChange::kGrow;

@@ -44,7 +44,7 @@ std::vector<float> read_back(const std::vector<T>& values) {
   return result;
 }
 
-/// Half an ulp of T relative to 1, and some rounding of fp32 sums.
+/// Half an ulp of T relative to 1, plus the rounding of fp32 sums.
 template <class T>
 constexpr double kRounding = std::is_same_v<T, float>              ? 0x1p-24
                              : std::is_same_v<T, on_sim::kv::Half> ? 0x1p-11

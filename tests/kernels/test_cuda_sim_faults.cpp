@@ -1,4 +1,4 @@
-// Planted bugs, one per kernel: the simulator finds each and names the places of both accesses.
+// Planted bugs, one per kernel: the simulator finds each and names the lines of both accesses.
 
 #include <string>
 #include <vector>
@@ -23,7 +23,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// The error that `run` throws; fails the test if it throws none.
+/// Returns the fault that `run` throws; fails the test if it does not throw.
 template <class Run>
 KernelFault fault_of(Run run) {
   try {
@@ -127,7 +127,7 @@ TEST_CASE("races of global memory of every kind") {
 }
 
 KVSIM_KERNEL no_races(Span<float> out, Span<float> other) {
-  kv::load(out, 0);  // all read one
+  kv::load(out, 0);  // all threads read one element
   kv::store(other, threadIdx.x, kv::load(out, 1 + threadIdx.x));
   __syncthreads();
   kv::store(out, 0 + threadIdx.x, 1.0F);

@@ -36,8 +36,8 @@ struct Run {
     values = rounded(2, stored_heads * s.capacity * s.head_dim);
     if (o.bias) {
       bias = draw(seed + 3, stored_heads * s.capacity, -3, 3);
-      // Some entries are hidden, including the whole first tile of the first head if others are
-      // left.
+      // Some entries are hidden, including the whole first tile of the first head if there are
+      // other entries.
       for (std::size_t e = 0; e < bias.size(); e += 5) bias[e] = -kInfinity;
       for (std::int64_t e = 0; e < 64 && s.entries > 64; ++e) {
         bias[static_cast<std::size_t>(e)] = -kInfinity;
@@ -199,8 +199,8 @@ TEST_CASE("decode attention: the cache's sectors are read once and none in part"
                           .entries_per_split = 512};
   const Run<kv::Half> run{shape, {}};
   const std::int64_t cache = 2 * 512 * 256 / 32;
-  // The rest: the query's 8 sectors for each of four warps; the partial output's 16, of which a
-  // lane takes one in two halves; a maximum and a sum.
+  // The rest: 8 sectors of the query for each of four warps; 16 sectors of the partial output, read
+  // in two halves; a maximum and a sum.
   CHECK(run.counted.load_sectors == cache + 4 * 8 + 2 * 16 + 2);
 }
 

@@ -1,5 +1,5 @@
-// Kernels over the formats of engines: worked examples, rotation there and back, pages, bytes
-// against the operator graph. The suite compares each with its reference.
+// Kernels over the formats of engines: worked examples, rotation and its inverse, pages, bytes
+// compared with the operator graph. The suite compares each with its reference.
 
 #include "kernels/quantise/decode_formats.hpp"
 #include "models/math/low_float.hpp"
@@ -214,7 +214,7 @@ TEST_CASE("graph: attention over formats of engines with bytes added by splittin
   const std::int64_t batch = 2;
   for (const NamedFormat& of : named_formats()) {
     INFO(of.method);
-    const std::int64_t entries = 264;  // whole 16 bytes of every array
+    const std::int64_t entries = 264;  // a multiple of 16 bytes in every array
     const MethodGraph graph_of{of.method, {}, 0, batch};
     const OpGraph graph = graph_of.decode(entries, CacheChange::kGrow);
     const Op& op = op_of(graph, "attention");
@@ -285,7 +285,7 @@ TEST_CASE("kernels over formats: shapes and spans that are not theirs are refuse
   Nvfp4Cache shorter = cache;
   shorter.value_scales.size = 31;
   CHECK_THROWS_AS(attend(shape, shorter), ContractError);
-  shape.capacity = 7;  // rows of scales that are no whole 16 bytes
+  shape.capacity = 7;  // rows of scales that are not a multiple of 16 bytes
   shape.entries = 7;
   CHECK_THROWS_AS(attend(shape, cache), ContractError);
 }

@@ -1,5 +1,5 @@
-// The operator graph's bytes compared with those of the kernels, to the byte as the simulator
-// counts them. They are equal, or the difference has a name and is checked too.
+// The operator graph's bytes compared exactly with the kernels' bytes counted by the simulator.
+// They are equal, or the difference has a name and is checked too.
 
 #include "kernels/basic/copies.hpp"
 #include "kernels/basic/rows.hpp"
@@ -15,7 +15,7 @@ namespace {
 
 using namespace kvsim::test;  // NOLINT
 
-/// One decode step of one layer that attends over `entries` under `stack`.
+/// One decode step of one layer that attends to `entries` entries under `stack`.
 struct GraphOf {
   Llm model = graph_llm();
   FullMethod full;
@@ -151,7 +151,7 @@ TEST_CASE("graph: an entry appended in place except slot indices") {
       append_entries<kv::Half>({&device}, shape, in(fresh), in(slots), out(keys));
       append_entries<kv::Half>({&device}, shape, in(fresh), in(slots), out(values));
     });
-    // A thread reads the slot's 8 bytes for its 16 of the entry.
+    // A thread reads the slot's 8 bytes for its 16 bytes of the entry.
     const std::int64_t slots = 2 * shape.rows * (kHeadDim * 2 / 16) * 8;
     CHECK(static_cast<double>(counted.loaded_bytes) == op.bytes_read + static_cast<double>(slots));
     CHECK(static_cast<double>(counted.stored_bytes) == op.bytes_written);

@@ -1,5 +1,5 @@
-// Bytes that methods add to a step by dropping and merging: the operator graph compared with the
-// kernels, to the byte as the simulator counts them. They are equal, or the difference has a name.
+// Bytes that methods add to a step by dropping and merging: the operator graph compared exactly
+// with the kernels' bytes counted by the simulator. They are equal, or the difference has a name.
 
 #include "kernels/basic/copies.hpp"
 #include "kernels/merge/merge.hpp"
@@ -60,7 +60,7 @@ TEST_CASE("graph: ZeroMerge's merge into a residual slot and its ring's move") {
   }
 }
 
-/// The search for the most similar key, then `merge(device, keys, values, victim, nearest,
+/// Counts the search for the most similar key, then `merge(device, keys, values, victim, nearest,
 /// cosine)`.
 template <class Merge>
 Counters search_and(std::int64_t rows, std::int64_t entries, Merge merge) {
@@ -76,8 +76,8 @@ Counters search_and(std::int64_t rows, std::int64_t entries, Merge merge) {
     merge(device, keys, values, victim, nearest, cosine);
   });
 }
-/// Reads of the search in addition to each key once: seven warps the victim's key again, all warps
-/// its index.
+/// Reads of the search in addition to one read per key: seven warps read the victim's key again,
+/// all warps its index.
 std::int64_t search_rereads(std::int64_t rows) { return rows * (7 * kEntry + 8 * 4); }
 
 TEST_CASE("graph: D2O's search and merge except indices and the victim's key read again") {
@@ -107,8 +107,8 @@ TEST_CASE("graph: D2O's search and merge except indices and the victim's key rea
                  .values = out(values),
                  .joined = out(joined)});
           });
-      // Per row two entries' indices, a cosine and a threshold are read; a nearest and a cosine, a
-      // threshold and whether it joined are written.
+      // Per row two entry indices, a cosine and a threshold are read; a nearest index, a cosine, a
+      // threshold and a joined flag are written.
       check_bytes(counted, op.bytes_read, search_rereads(rows) + 16 * rows, op.bytes_written,
                   16 * rows);
     }

@@ -1,5 +1,5 @@
-// Cost of selecting the kept entries: the operator graph compared with the kernels, to the byte as
-// the simulator counts them. They are equal, or the difference has a name.
+// Cost of selecting the kept entries: the operator graph compared exactly with the kernels' bytes
+// counted by the simulator. They are equal, or the difference has a name.
 
 #include "kernels/quantise/quantise.hpp"
 #include "kernels/score/scores.hpp"
@@ -113,7 +113,7 @@ TEST_CASE("graph: KVzap scores a prompt except repeated reads by heads and token
                             .outer = {in(std::as_const(inner)), in(weights), in(biases), 0.0F,
                                       out(scores), out(keeps)}});
     });
-    // The graph has hidden states once, weights once and in 16 bits, no biases, and scores.
+    // The graph has one read of hidden states and of weights in 16 bits, no biases, and scores.
     const std::int64_t n_weights = mlp ? kWidth * width + width * kStored : kWidth * kStored;
     CHECK(op.bytes_read == static_cast<double>(tokens * kWidth * 2 + n_weights * 2));
     // A pair of head and token reads a row of states, a row of weights in fp32 and a bias.
@@ -121,7 +121,7 @@ TEST_CASE("graph: KVzap scores a prompt except repeated reads by heads and token
     std::int64_t more = 0;
     std::int64_t more_written = 4 * pairs;  // the flags
     if (mlp) {
-      // The inner layer is a tiled product with biases, whose output the outer one reads.
+      // The inner layer is a tiled product with biases, whose output is read by the outer layer.
       const kernels::KernelTraffic product =
           kernels::gemm_traffic({.m = tokens, .n = width, .k = kWidth}, 2, 4, true);
       more = product.loaded.count() + pairs * (width * (4 + 4) + 4) -

@@ -13,7 +13,7 @@ using namespace kvsim::test;  // NOLINT
 
 std::int64_t padded(std::int64_t n) { return (n + 3) / 4 * 4; }
 
-/// Rows of scores of which some are equal, some negative, some zero of either sign.
+/// Rows of scores, some of them equal, some negative, some zero of either sign.
 std::vector<float> coarse(std::uint64_t seed, std::int64_t n, double step) {
   auto values = draw(seed, n, -1, 1);
   for (float& x : values) x = static_cast<float>(std::trunc(static_cast<double>(x) / step) * step);

@@ -1,5 +1,5 @@
-// A prompt packed by KIVI and layers paired by MiniCache: the operator graph compared with the
-// kernels, to the byte as the simulator counts them. They are equal, or the difference has a name.
+// A prompt packed by KIVI and layers paired by MiniCache: the operator graph compared exactly with
+// the kernels' bytes counted by the simulator. They are equal, or the difference has a name.
 
 #include "kernels/decode/decode_folded.hpp"
 #include "kernels/merge/merge.hpp"
@@ -210,8 +210,8 @@ TEST_CASE("graph: attention over MiniCache's directions except lanes' norms and 
                                              .partial_max = out(highest),
                                              .partial_sum = out(total)});
         });
-        // The graph has one norm per row of keys and of values, as wide as an element, once. Each
-        // lane reads of an entry the place of its row and, if it is not retained, its norm in fp32.
+        // The graph reads one norm per row of keys and of values, with the width of an element.
+        // Each lane reads an entry's retained_at and, if it is not retained, its norm in fp32.
         const std::int64_t of_graph = batch * entries * pair.rows_a_token * 2 * 2;
         const std::int64_t of_lanes = kEntry / 16 * 4 * (2 * 2 * rows - retained);
         const std::int64_t partials = 4 * batch * kHeads * shape.splits() * (kHeadDim + 2);

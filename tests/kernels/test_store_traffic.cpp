@@ -1,5 +1,5 @@
 // Attention over quantised caches, their packing, and the prompt's scores: the operator graph
-// compared with the kernels, to the byte as the simulator counts them. They are equal, or the
+// compared exactly with the kernels' bytes counted by the simulator. They are equal, or the
 // difference has a name.
 
 #include "kernels/quantise/decode_quantised.hpp"
@@ -147,8 +147,8 @@ TEST_CASE("graph: the prompt's scores in eager steps except tiles and softmax's 
     const std::int64_t queries = shape.n_heads * prompt * kEntry;
     const std::int64_t tiles = score_matrix_traffic(shape, 2).loaded.count();
     if (window) {
-      // The graph keeps one matrix, in fp32, and leaves out the few queries; the kernels also have
-      // the logits in 16 bits, which softmax reads twice.
+      // The graph has one matrix, in fp32, and omits the few queries; the kernels also have the
+      // logits in 16 bits, which softmax reads twice.
       check_bytes(counted, op.bytes_read, tiles - keys + 2 * 2 * n, op.bytes_written, 2 * n);
       CHECK(counted.launches == op.launches);
     } else {

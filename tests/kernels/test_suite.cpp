@@ -55,7 +55,7 @@ TEST_CASE("the suite: a single kernel, the same inputs from the same seed, no un
   CHECK_THROWS((void)kernels::run_suite_in_simulator({.only = "no_such_kernel"}));
 }
 
-/// Runs one case of a kernel that copies `n` numbers, or a variant made by `body`.
+/// Runs one case of a kernel that copies `n` numbers, or the variant of `body`.
 template <class Body>
 KernelResult one_case(Body body) {
   std::vector<KernelResult> results;

@@ -77,7 +77,7 @@ TEST_CASE("one or more") {
 }
 
 TEST_CASE("objects of an array and members of an object are read in linear time") {
-  // With 300,000 of each this took minutes when the end of each object visited all siblings.
+  // With 300,000 of each, this took minutes when the end of each object visited all siblings.
   constexpr int kMany = 300'000;
   std::string list = "[", object = "{";
   for (int i = 0; i < kMany; ++i) {

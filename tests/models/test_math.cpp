@@ -84,8 +84,8 @@ TEST_CASE("an entry hidden from one head has no weight there and its usual weigh
   const std::vector<float> values{1, 2, 6};
   const double never = -std::numeric_limits<double>::infinity();
   attention.run(q, keys, values, std::vector<double>{0, 0, never, 0, 0, 0});
-  CHECK(attention.output()[0] == doctest::Approx(1.5));  // of 1 and 2
-  CHECK(attention.output()[1] == doctest::Approx(3.0));  // of all three
+  CHECK(attention.output()[0] == doctest::Approx(1.5));  // over 1 and 2
+  CHECK(attention.output()[1] == doctest::Approx(3.0));  // over all three
   CHECK(attention.probabilities(0)[2] == 0.0);
 }
 
@@ -257,7 +257,8 @@ TEST_CASE("scores that are all minus infinity are refused as a row out of its fo
   CHECK_THROWS_AS(attention.finish(std::span{out}, std::span{log_sum}), InputError);
   attention.start(q, kTokens, kTokens - 1, 1);
   CHECK_THROWS_AS(attention.finish(std::span{out}, std::span{log_sum}), ContractError);
-  // Of entries that come and go, too: the first step sees half of them, the second the others.
+  // Also with entries that are added and removed: the first step has half of them, the second the
+  // others.
   std::vector<std::int32_t> born(kTokens, 0), gone(kTokens, 1);
   for (std::size_t i = kTokens / 2; i < kTokens; ++i) born[i] = 1, gone[i] = 2;
   std::vector<float> two(2 * kDim);
@@ -265,7 +266,7 @@ TEST_CASE("scores that are all minus infinity are refused as a row out of its fo
   attention.start(q, kTokens, kTokens - 2, 2);
   attention.add(keys, values, born, gone);
   CHECK_THROWS_AS(attention.finish(std::span{two}, std::span{two_sums}), InputError);
-  // A step that no entry lives in is still a fault of the caller.
+  // A step without any entry is still a caller error.
   std::fill(born.begin(), born.end(), 1);
   std::fill(gone.begin(), gone.end(), 2);
   attention.start(q, kTokens, kTokens - 2, 2);

@@ -1,5 +1,5 @@
-// Reading whole files: inputs that are not files, pipes, sizes; and the folders that files are
-// built in.
+// Reading whole files: inputs that are not files, pipes, sizes; and the folders in which files are
+// built.
 
 #include <filesystem>
 #include <fstream>
@@ -53,7 +53,7 @@ TEST_CASE("a file is read whole and other inputs are refused") {
 TEST_CASE("a pipe is read to its end and refused without a writer") {
   const fs::path folder = fresh("text-pipe");
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
-  const std::string text(300'000, 'y');  // more than a pipe holds
+  const std::string text(300'000, 'y');  // larger than a pipe's capacity
   {
     const std::jthread writer{[&] { write(folder / "pipe", text); }};
     CHECK(read_text_file(folder / "pipe", 1U << 20U) == text);
@@ -64,7 +64,7 @@ TEST_CASE("a pipe is read to its end and refused without a writer") {
   CHECK(complaint(folder / "silent") == ": cannot be read: it is a pipe that no program writes to");
 }
 
-/// A process that has ended.
+/// Id of a process that has ended.
 pid_t ended_process() {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
@@ -86,8 +86,8 @@ TEST_CASE("only folders with the mark of a kvsim that has ended are removed") {
   REQUIRE(status == 0);
   const fs::path left = folder / fmt::format("out.partial-{}", child);
   REQUIRE(fs::exists(left / kOwnerMark));
-  // A folder and a file of the user with such a name, and folders whose marker files have other
-  // content.
+  // A folder and a file of the user with names of this form, and folders whose marker files have
+  // other content.
   const fs::path users = folder / fmt::format("out.partial-{}", ended_process());
   write(users.string() + "-2", "a file");
   fs::create_directories(users);

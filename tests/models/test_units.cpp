@@ -55,7 +55,7 @@ TEST_CASE("bytes and clock times never wrap") {
   CHECK(to_sim_time(Seconds{9.2e6}).count() == 9'200'000'000'000'000'000);
   CHECK_THROWS_AS((void)to_sim_time(Seconds{9.3e6}), OverflowError);
   CHECK_THROWS_AS((void)to_sim_time(Seconds{INFINITY}), OverflowError);
-  // Messages begin with their subject: places and points are put in front.
+  // Messages begin with their subject: places and points are prepended.
   CHECK_THROWS_WITH_AS((void)to_sim_time(Seconds{9.3e6}),
                        "a time exceeds the range of the simulated clock (9,223,372 s, 106 days)",
                        OverflowError);
@@ -144,7 +144,7 @@ TEST_CASE("an unknown name is answered with the nearest, else with known ones") 
   std::vector<std::string> many;
   for (int i = 100; i < 142; ++i) many.push_back(std::to_string(i));
   CHECK(unknown_name("model", "nothing like it", many).ends_with("138, 139, and 2 more)"));
-  // Long names: as many of them as fit are printed.
+  // Long names: the number of names is limited by the space.
   const std::vector<std::string> labels(30, std::string(300, 'a'));
   CHECK(unknown_name("point", "b", labels).ends_with("aa, and 28 more)"));
 }
@@ -153,15 +153,15 @@ TEST_CASE("a hint is only given where the word may be a slip of it") {
   const auto near = [](std::string_view word, const std::vector<std::string>& known) {
     return nearest(word, known);
   };
-  // Up to five letters: one inserted, left out or replaced by a near one, or two swapped.
+  // Up to five letters: one inserted, omitted or replaced by a neighbour, or two swapped.
   CHECK(near("bach", {"batch"}) == "batch");
   CHECK(near("gpuu", {"gpu"}) == "gpu");
   CHECK(near("h20", {"h2o"}) == "h2o");
   CHECK(near("modle", {"model"}) == "model");
   CHECK(near("rnu", {"run"}) == "run");
   CHECK(near("axis", {"axes"}) == "axes");
-  CHECK(near("modwl", {"model"}) == "model");  // the next key
-  CHECK(near("name", {"nvme"}).empty());       // a vowel for a consonant
+  CHECK(near("modwl", {"model"}) == "model");  // a neighbouring key
+  CHECK(near("name", {"nvme"}).empty());       // a consonant instead of a vowel
   CHECK(near("gpu", {"tpu"}) == "tpu");
   CHECK(near("gpu", {"gp2"}).empty());
   CHECK(near("v100", {"B200"}).empty());
@@ -171,9 +171,9 @@ TEST_CASE("a hint is only given where the word may be a slip of it") {
   // Longer words: two letters, or a third of the shorter word.
   CHECK(near("pormtp_tokens", {"prompt_tokens"}) == "prompt_tokens");
   CHECK(near("mehtodd", {"method"}) == "method");
-  CHECK(near("figures", {"features"}) == "");  // three
+  CHECK(near("figures", {"features"}) == "");  // three letters
   CHECK(near("max_batched_tokens", {"max_num_batched_tokens"}) == "max_num_batched_tokens");
-  // The nearest of several, whatever their order; case does not count.
+  // The nearest of several, regardless of their order; case is ignored.
   CHECK(near("OUTPUT_TOKEN", {"prompt_tokens", "output_tokens"}) == "output_tokens");
   CHECK(near("output_token", {"output_tokens", "output_tokenx"}) == "output_tokens");
 }

@@ -27,7 +27,7 @@ endfunction()
 run(out bash ${SOURCE}/cmake/package_release.sh ${BUILD} ${SCRATCH}/packages)
 unpack(kvsim libfmt)
 unpack(kvsim-dev libeigen3-dev)
-# The wheel, unpacked, is a module that has the program's version; the archive has the sources.
+# The unpacked wheel is a module with the program's version; the archive contains the sources.
 file(GLOB wheel ${SCRATCH}/packages/kvsim-*.whl)
 file(GLOB archive ${SCRATCH}/packages/kvsim-*.tar.gz)
 run(out ${PYTHON} -m zipfile -e ${wheel} ${SCRATCH}/wheel)

@@ -1,4 +1,4 @@
-// The lists of packages that this project keeps in several places say the same.
+// The package lists that this project keeps in several places are equal.
 
 #include <algorithm>
 #include <fstream>
@@ -40,7 +40,7 @@ TEST_CASE("the script, the README and the container install the same packages to
   std::set<std::string> expected = script;
   expected.erase("g++");
   CHECK(readme == expected);
-  // The container runs no tests.
+  // The container does not run tests.
   expected.insert("g++");
   expected.erase("doctest-dev");
   CHECK(container == expected);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The presets that decide head by head and need only Q, K and V: laws of single heads are tested on
-// them. Laws of every method are tested on whole traces.
+// The presets that decide per head and need only Q, K and V, for tests of laws of single heads.
+// Laws of every method are tested on whole traces.
 
 #include <vector>
 

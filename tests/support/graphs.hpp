@@ -29,7 +29,7 @@ inline Bytes peak_of_owner(const OpGraph& graph, Owner owner) {
   return peak;
 }
 
-/// The first operator of that name; null: none.
+/// The first operator of that name; null if there is none.
 inline const Op* find(const OpGraph& graph, std::string_view name) {
   for (OpIndex i = 0; i < graph.size(); ++i) {
     if (graph.op(i).name == name) return &graph.op(i);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of JSON Schema (2020-12) that scenario_schema() uses. An unknown keyword fails the test:
-// it would be a rule that is not checked.
+// The part of JSON Schema (2020-12) that scenario_schema() uses. An unknown keyword fails the test,
+// because its rule would not be checked.
 
 #include <algorithm>
 #include <cmath>

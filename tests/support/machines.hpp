@@ -1,6 +1,6 @@
 #pragma once
 
-// Models, a GPU and methods made by hand, so that tests of cost and memory do not depend on
+// Hand-written models, a GPU and methods, so that tests of cost and memory do not depend on
 // catalogues.
 
 #include <algorithm>
@@ -67,7 +67,7 @@ inline Llm small_llm() {
                    .vocab = 1000});
 }
 
-/// A800-80GB-SXM by its data sheet; 79.33 GiB usable.
+/// A800-80GB-SXM according to its data sheet; 79.33 GiB usable.
 inline Gpu a800() {
   Gpu gpu;
   gpu.name = "A800-80GB-SXM";
@@ -130,7 +130,7 @@ class UnknownSizeMethod : public FullMethod {
   }
 };
 
-/// At most `budget` entries, from the prompt on and without a time limit.
+/// At most `budget` entries, starting with the prompt, at all times.
 struct BoundedOptions {
   std::int64_t budget = 1;
   Compaction compaction = Compaction::kRing;
@@ -179,7 +179,8 @@ class PromptFractionMethod : public FullMethod {
 };
 
 /// Decayed column sums of the prompt's attention, eager, with three copies of the matrix in the
-/// cache's format, and a query chunk that is quartered after a refusal (as in ZeroMerge's code).
+/// cache's format, and a query chunk that is quartered after an out-of-memory error (as in
+/// ZeroMerge's code).
 inline MethodNeeds eager_sums_with_retry() {
   return {.prompt_scores = PromptScoreClass::kColumnSums,
           .score_exec = ScoreExec::kEager,

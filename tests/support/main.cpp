@@ -12,7 +12,8 @@
 
 namespace {
 
-/// Where folders of this program's processes are, and that of this one, empty until one is needed.
+/// Parent folder of all processes of this program, and the folder of this process; empty until
+/// first used.
 std::filesystem::path scratch_parent, scratch;
 
 const std::filesystem::path& make_scratch() {
@@ -51,7 +52,7 @@ DOCTEST_REGISTER_LISTENER("count", 1, Count);
 }  // namespace
 
 const std::filesystem::path& kvsim::test::scratch_folder() {
-  static const std::filesystem::path& made = make_scratch();  // once, whichever thread asks
+  static const std::filesystem::path& made = make_scratch();  // once, in any thread
   return made;
 }
 
@@ -65,7 +66,7 @@ int main(int argc, char** argv) {
   const int status = context.run();
   if (context.shouldExit()) return status;  // a query
   if (status == 0 && passing_filters == 0) return 1;
-  // Files of a failed run stay, to be looked at.
+  // Files of a failed run are kept for inspection.
   std::error_code ignored;
   if (status == 0 && !scratch.empty()) std::filesystem::remove_all(scratch, ignored);
   return status;

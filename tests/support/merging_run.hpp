@@ -1,6 +1,6 @@
 #pragma once
 
-// Heads with merges, recorded heads, and a run of a method over them.
+// Heads with merges, recorded heads, and runs of a method over them.
 
 #include <algorithm>
 #include <cmath>

@@ -16,7 +16,7 @@
 
 namespace kvsim::test {
 
-/// A latent layer, a layer of experts and one with a window, next to a plain one.
+/// A latent layer, a layer of experts, a layer with a window and a plain layer.
 inline Llm many_kinds() {
   Llm llm = small_llm();
   llm.layers[1].attention = {.n_heads = 8,
@@ -72,7 +72,7 @@ inline std::vector<DecodeLoad> equal_loads(const CostInput& in, const MixedStepC
   return loads;
 }
 
-/// Decodes and chunks drawn at random: no two sequences are equal.
+/// Random decodes and chunks: no two sequences are equal.
 struct Drawn {
   std::vector<DecodeLoad> loads;
   std::vector<PrefillChunk> chunks;

@@ -18,13 +18,13 @@ namespace kvsim::test {
 inline constexpr std::int64_t kVocab = 50, kWidth = 32, kInner = 48;
 inline constexpr std::int32_t kLayers = 4, kHeads = 4, kKvHeads = 2, kDim = 8;
 
-/// What differs between types of models. The default has queries and keys normalised per head, and
-/// biases of attention.
+/// Differences between types of models. The default normalises queries and keys per head and has
+/// attention biases.
 struct RandomModel {
   std::string type = "qwen3";
   std::string keys = R"("attention_bias": true)";  // more keys of config.json
   bool head_norms = true;
-  std::vector<TensorPlan> more{};  // tensors in addition; a tied lm_head.weight is the embedding
+  std::vector<TensorPlan> more{};  // additional tensors; a tied lm_head.weight is the embedding
 
   [[nodiscard]] std::string config() const {
     return fmt::format(
@@ -38,7 +38,7 @@ struct RandomModel {
   }
 };
 
-/// A folder with config.json and model.safetensors. Equal seeds give equal weights.
+/// A folder with config.json and model.safetensors. Equal seeds result in equal weights.
 inline std::filesystem::path random_model(const std::string& name, const RandomModel& of = {},
                                           std::uint32_t seed = 1) {
   const std::filesystem::path folder = fresh(name);

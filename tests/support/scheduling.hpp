@@ -37,7 +37,7 @@ inline std::vector<Variant> variants(std::int64_t max_num_seqs = 12) {
         for (const bool chunked : {true, false}) {
           for (const bool swap : {false, true}) {
             if (swap && !has(info, "swap")) continue;
-            // It orders the queue itself.
+            // The policy orders the queue itself.
             if (order != QueueOrder::kFcfs && policy == "lpm") continue;
             Variant v{
                 .name = fmt::format("{}, {}, {}{}{}", info.name, display_name(order),
@@ -65,7 +65,7 @@ inline std::vector<Variant> variants(std::int64_t max_num_seqs = 12) {
   return out;
 }
 
-/// No request generates more than it declared.
+/// Limits every request's output to its declared length.
 inline RequestTrace honest(RequestTrace trace) {
   for (Request& r : trace.requests) {
     if (r.declared_tokens > 0) r.declared_tokens = std::max(r.declared_tokens, r.output_tokens);
@@ -73,8 +73,8 @@ inline RequestTrace honest(RequestTrace trace) {
   return trace;
 }
 
-/// Tokens that have to be computed once for the completed requests: the last generated token is
-/// not.
+/// Number of tokens that must be computed for the completed requests, each once; the last generated
+/// token is not computed.
 inline std::int64_t tokens_once(const ServeResult& r) {
   std::int64_t once = 0;
   for (const RequestOutcome& o : r.outcomes) {

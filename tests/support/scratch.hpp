@@ -4,8 +4,8 @@
 
 namespace kvsim::test {
 
-/// An existing folder for the files of the test cases that this process runs, which no other
-/// process has, even one of the same cases. It is removed at the end of a run that passes.
+/// Returns an existing folder for the files of this process's test cases. No other process shares
+/// it, even with the same cases. It is removed at the end of a successful run.
 [[nodiscard]] const std::filesystem::path& scratch_folder();
 
 }  // namespace kvsim::test

@@ -1,6 +1,6 @@
 #pragma once
 
-// A small service whose pool, costs and workload are set by hand, and an observer that checks every
+// A small service with explicit pool, costs and workload, and an observer that checks every
 // iteration.
 
 #include <cmath>
@@ -68,8 +68,8 @@ struct SmallService {
   NvmeSpec nvme{};
   RequestTrace trace{};
   std::string stack = "vllm";
-  /// Share of PCIe that copies between GPU and host reach; 1: whole or in pieces, none: as on any
-  /// stack.
+  /// Share of the PCIe bandwidth reached by copies between GPU and host; 1: for whole and partial
+  /// copies, none: as in the stack.
   std::optional<double> link_reached = 1;
   std::int32_t tensor_parallel = 1;
   ServeObserver* observer = nullptr;
@@ -84,7 +84,7 @@ struct SmallService {
   std::string tier_codec{};
   bool async_scheduling = false;
   FrontEndTimes front_end{};
-  const Llm* llm = nullptr;   // in place of small_llm()
+  const Llm* llm = nullptr;   // replaces small_llm()
   std::int32_t pipeline = 1;  // stages; each takes the share of `times` of its layers
 
   [[nodiscard]] ServeResult run(const ServeOptions& options = {}) const {
@@ -155,7 +155,7 @@ inline Request request(double at_s, std::int32_t prompt, std::int32_t output) {
   return {.arrival = to_sim_time(Seconds{at_s}), .prompt_tokens = prompt, .output_tokens = output};
 }
 
-/// Random numbers that are the same with every library.
+/// Random numbers that are equal with every standard library.
 class Dice {
  public:
   explicit Dice(std::uint64_t seed) : state_{seed * 2654435761U + 12345} {}
@@ -171,8 +171,8 @@ class Dice {
   std::uint64_t state_;
 };
 
-/// Poisson arrivals of random lengths; some share prefixes, some follow others, some declare a
-/// length.
+/// Poisson arrivals of random lengths; some share prefixes, some follow other requests, some
+/// declare a length.
 inline RequestTrace random_trace(std::uint64_t seed, std::int32_t n, double rate,
                                  std::int32_t prompt, std::int32_t output, bool prefixes = false) {
   Dice dice{seed};
@@ -209,7 +209,7 @@ inline RequestTrace random_trace(std::uint64_t seed, std::int32_t n, double rate
   return trace;
 }
 
-/// Checks invariants at every step; keeps every decision.
+/// Checks invariants at every step; records every decision.
 class CheckingObserver : public ServeObserver {
  public:
   explicit CheckingObserver(std::int64_t block_tokens = 16, bool full = true)

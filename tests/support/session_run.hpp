@@ -1,6 +1,6 @@
 #pragma once
 
-// A method's session over one head's made-up vectors that can be stepped and inspected.
+// A method's session over synthetic vectors of one head that can be stepped and inspected.
 
 #include <algorithm>
 #include <cstdint>
@@ -38,7 +38,7 @@ struct SessionRun {
     session.learn(scores);
     session.prefill(scores, {.entries = *as_composed(*method).parts().budget->entries(0)});
   }
-  /// The step of position t, which must be the next one.
+  /// Runs the step at position t, which must be the next one.
   const GroupAttention& step(std::int64_t t) {
     KVSIM_CHECK(t == head.prompt + steps, "step {} is not next", t);
     ++steps;

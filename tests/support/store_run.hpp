@@ -1,6 +1,6 @@
 #pragma once
 
-// A method's store over one head's rows, fed as decode steps would.
+// A method's store over one head's rows, fed as in decode steps.
 
 #include <memory>
 #include <random>
@@ -15,7 +15,7 @@
 
 namespace kvsim::test {
 
-/// Rows [n, d] of N(0, 1) in bf16; `outliers`: channels 5, 69 and 100 are times 8.
+/// Rows [n, d] of N(0, 1) in bf16; `outliers`: channels 5, 69 and 100 are multiplied by 8.
 inline std::vector<float> normal_rows(std::int64_t n, std::int32_t d, bool outliers,
                                       std::uint64_t seed = 7) {
   std::mt19937_64 random{seed};
@@ -30,7 +30,7 @@ inline std::vector<float> normal_rows(std::int64_t n, std::int32_t d, bool outli
   return rows;
 }
 
-/// Squared error over squares, of rows from `first` on.
+/// Squared error divided by squares, for rows starting at `first`.
 inline double relative_error(const std::vector<float>& found, const std::vector<float>& exact,
                              std::size_t first = 0) {
   double error = 0;

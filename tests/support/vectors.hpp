@@ -1,7 +1,7 @@
 #pragma once
 
-// Made-up vectors for tests: the group of one KV head, with structure so that attention is neither
-// flat nor a single spike.
+// Synthetic vectors for tests: the group of one KV head, with structure so that attention is
+// neither flat nor a single spike.
 
 #include <cmath>
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace kvsim::test {
 
-/// Standard normal numbers that are the same with every library (std::normal_distribution is not).
+/// Standard normal numbers that are equal with every standard library (std::normal_distribution is
+/// not).
 class Normal {
  public:
   explicit Normal(std::uint64_t seed) : engine_{seed} {}
@@ -85,7 +86,7 @@ inline std::vector<float> queries_at(const HeadVectors& head, std::int64_t t) {
   return q;
 }
 
-/// Softmax attention of one query over the listed positions, in the most obvious way.
+/// Softmax attention of one query over the listed positions, by a direct implementation.
 inline std::vector<double> naive_attention(const HeadVectors& head, std::int32_t g, std::int64_t t,
                                            const std::vector<std::int32_t>& positions) {
   std::vector<double> p;

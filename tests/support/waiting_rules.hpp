@@ -29,9 +29,10 @@ struct RuleSite {
 
 /// An iteration of an engine: the state before it and after it.
 struct Formed {
-  std::vector<RequestId> waited, waits;    // in the order in which the queue is served
+  std::vector<RequestId> waited, waits;    // in the order of the queue
   std::vector<RequestId> ran;              // in the order of admission
-  std::vector<RequestId> swapped, stays;   // swapped out, before and after, in the order of leaving
+  std::vector<RequestId> swapped, stays;   // swapped out, before and after, in the order of
+                                           // preemption
   std::vector<RequestId> put_out;          // preempted or swapped out
   std::int64_t free_before = 0, free = 0;  // blocks
   std::int64_t planned = 0;                // tokens
@@ -82,8 +83,9 @@ class WorkObserver : public CheckingObserver {
   }
 
   std::int64_t iterations_with_waiting = 0;  // iterations
-  std::int64_t for_memory = 0;  // of these, those in which only memory kept the first request out
-  std::int64_t exempt = 0;      // in which nothing is admitted because a sequence was preempted
+  std::int64_t for_memory = 0;  // of these, iterations in which only memory prevented admission of
+                                // the first request
+  std::int64_t exempt = 0;      // iterations without admission because a sequence was preempted
 
  private:
   [[nodiscard]] const Sequence& at(RequestId id) const {
@@ -184,7 +186,7 @@ class WorkObserver : public CheckingObserver {
     chunked_ ? v0_chunks(v, f) : v0_whole(v, f);
   }
 
-  /// Blocks that running prompts have yet to take.
+  /// Blocks that running prompts have yet to allocate.
   [[nodiscard]] std::int64_t owed(const IterationView& v) const {
     std::int64_t sum = 0;
     for (const RequestId id : v.running) {
@@ -203,7 +205,7 @@ class WorkObserver : public CheckingObserver {
     ++for_memory;
   }
 
-  /// A chunk as large as the remaining budget finds its blocks, above the watermark.
+  /// Enough blocks above the watermark are free for a chunk of the remaining budget.
   void v1(const IterationView& v, const Formed& f) {
     const std::int64_t left = budget_ - f.planned;
     // By priority, a sequence that preempts itself ends the round.
@@ -214,15 +216,15 @@ class WorkObserver : public CheckingObserver {
     const std::int64_t known = at(id).known;
     const std::int64_t chunk = chunked_ ? std::min(known, left) : known <= left ? known : 0;
     if (chunk == 0) return;
-    // Since 0.20 all of it has to fit, unless it would run alone.
+    // Since 0.20 the whole prompt must fit, unless it would be the only running request.
     const bool whole = site_.spec.reserve_full_isl.value_or(true) && !v.running.empty();
     const std::int64_t wants = blocks(whole ? known : chunk) + keep_;
     refuse(wants <= f.free, id, wants, f.free);
   }
 
-  /// The whole prompt finds blocks above the watermark, and tokens, while no sequence is swapped
-  /// out. It is checked before any decode. A swapped sequence returns if one block more than it had
-  /// is free.
+  /// Enough blocks above the watermark, and tokens, are available for the whole prompt, and no
+  /// sequence is swapped out. It is checked before any decode. A swapped sequence returns if one
+  /// block more than it had is free.
   void v0_whole(const IterationView& v, const Formed& f) {
     if (f.prefills) {
       KVSIM_CHECK(f.swapped.empty(), "{} are outside while prompts start", f.swapped.size());
@@ -245,7 +247,7 @@ class WorkObserver : public CheckingObserver {
         std::ssize(v.running) >= max_seqs_) {
       return;
     }
-    // All blocks of a prompt that was cut return together.
+    // All blocks of a chunked prompt return together.
     const Sequence& s = at(f.stays.front());
     const std::int64_t tokens = s.computed < s.target ? s.target : s.computed;
     const std::int64_t wants = blocks(tokens) + keep_ + promised + 1;
@@ -264,8 +266,9 @@ class WorkObserver : public CheckingObserver {
     refuse(wants <= f.free, f.waits.front(), wants, f.free);
   }
 
-  /// Guaranteed: the blocks of its largest length are free in addition to those that the others may
-  /// still take. At most utilization: only those of its prompt, in addition to the running prompts.
+  /// Guaranteed no evict: the blocks of its largest length are free in addition to blocks that
+  /// other requests may still allocate. Max utilization: only the blocks of its prompt, in addition
+  /// to the running prompts.
   void trtllm(const IterationView& v, const Formed& f) {
     const std::int64_t left = budget_ - f.planned;
     bool goes_on = true;  // every running prompt has a chunk in this iteration

@@ -61,7 +61,7 @@ TEST_CASE("check: the order of heads changes nothing and progress ends at the en
 }
 
 TEST_CASE("check: uniform attention has closed forms") {
-  // Zero logits: row t gives 1 / (t + 1) to each of its t + 1 tokens. 64 tokens, rows 32 … 63.
+  // Zero logits: row t assigns 1 / (t + 1) to each of its t + 1 tokens. 64 tokens, rows 32 … 63.
   const TraceInfo info = info_of(64, 2, 1);
   const LayerCheck check = check_layer(info, zeros(info));
   double first = 0, last = 0, entropy = 0, top5 = 0, top20 = 0;
@@ -83,7 +83,7 @@ TEST_CASE("check: uniform attention has closed forms") {
 }
 
 TEST_CASE("check: a pure sink in one of two heads") {
-  // Head 0's queries meet key 0 at logit 40, all others at 0; head 1 sees zeros.
+  // Head 0's queries have logit 40 at key 0 and 0 at all others; head 1 has zeros.
   const TraceInfo info = info_of(40, 2, 1);
   TraceLayer layer = zeros(info);
   layer.k[0] = 40;

@@ -78,7 +78,7 @@ TEST_CASE("convert: a plain copy has the same tensors and metadata") {
     CHECK(after.read_output_projection(layer) == before.read_output_projection(layer));
     CHECK(after.read_per_head(layer, "score.kvzap") == before.read_per_head(layer, "score.kvzap"));
   }
-  // A copy of the copy has the copy's bytes.
+  // A copy of the copy has the same bytes.
   (void)converted(scratch("convert_copy.safetensors"), {}, "convert_again.safetensors");
   CHECK(bytes_of_file(scratch("convert_copy.safetensors")) ==
         bytes_of_file(scratch("convert_again.safetensors")));
@@ -115,7 +115,7 @@ TEST_CASE("convert: a cut keeps the first tokens, and prompt and repeat while th
   const Trace cut = converted(in, o, "convert_cut.safetensors");
   CHECK(cut.info().tokens == 60);
   CHECK(cut.info().prompt_tokens == 40);
-  CHECK_FALSE(cut.info().repeat_start.has_value());  // 42 … 80 is not complete any more
+  CHECK_FALSE(cut.info().repeat_start.has_value());  // 42 … 80 is no longer complete
   CHECK(notes == std::vector<std::string>{
                      "the repeat of the context ends at token 81 and is not whole in 60 tokens: "
                      "repeat_start and repeat_len are left out"});
@@ -230,7 +230,7 @@ TEST_CASE("rows of chunks are read by head, converted with the trace, and record
   const TraceRows both = before.read_reused(0, 0, 2), second = before.read_reused(0, 1, 1);
   REQUIRE(both.k.size() == 48);
   REQUIRE(second.v.size() == 24);
-  // Tensors follow each other: reused.k begins with element 3 x 48; a token has two heads of four.
+  // Tensors are consecutive: reused.k begins with element 3 x 48; a token has two heads of four.
   CHECK(both.k[0] == (3 * 48 + 1) / 16.0F);
   CHECK(both.k[4] == (3 * 48 + 8 + 1) / 16.0F);  // the next token of head 0
   CHECK(both.v[24] == (4 * 48 + 4 + 1) / 16.0F);
@@ -378,7 +378,7 @@ TEST_CASE("convert: a gap in the layers is named and does not end the trace") {
   CHECK(converted(gap, chosen, "convert_gap_chosen.safetensors").info().n_layers == 2);
   chosen.layers = {1};
   CHECK(said(gap, chosen) == "layers: expected of the file's layers (0,2), got 1");
-  // A file that begins at another layer than 0.
+  // A file that does not begin at layer 0.
   chosen.layers = {2};
   CHECK(converted(gap, chosen, "convert_gap_last.safetensors").info().n_layers == 1);
 }
@@ -398,7 +398,7 @@ TEST_CASE("convert: too many layers are refused at once, many are converted in l
     return path;
   };
   const auto out = scratch("convert_many.safetensors");
-  std::filesystem::remove(out);  // of an earlier run
+  std::filesystem::remove(out);  // from an earlier run
   using Clock = std::chrono::steady_clock;
   const auto limit = std::chrono::seconds{test::kSanitized ? 60 : 10};
   const auto too_many = tiny("convert_too_many_in.safetensors", 20'000);

@@ -225,7 +225,7 @@ TEST_CASE("generate: a repeat repeats tokens, values and keys before RoPE") {
       CHECK(std::abs(turned[j] - k2[j]) < 1e-5F * 16);
     }
   }
-  // The context's keys are found again: the best of them by queries of the repeat.
+  // Queries of the repeat find the context's keys again.
   const auto scores = trace.read_per_head(0, "score.kvzip");
   const auto context = scores.begin() + o.prompt_tokens * o.kv_heads;
   CHECK(*std::max_element(scores.begin(), context) > 0.3F);

@@ -116,7 +116,7 @@ TEST_CASE("files with false sizes are refused with place, expected and got") {
   CHECK(complaint(scratch("")) == no_file);
   fs::remove(scratch("pipe"));
   REQUIRE(::mkfifo(scratch("pipe").c_str(), 0600) == 0);
-  CHECK(complaint(scratch("pipe")) == no_file);  // at once, though no program writes to it
+  CHECK(complaint(scratch("pipe")) == no_file);  // immediately, although no program writes to it
 }
 
 TEST_CASE("hostile tensors are refused by name") {

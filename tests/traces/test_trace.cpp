@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A tiny trace that can be broken in one place at a time.
+/// A tiny trace in which single parts can be invalidated.
 struct Draft {
   std::map<std::string, std::string> metadata{{"format", "kv-attention-trace"},
                                               {"version", "1"},
@@ -188,7 +188,7 @@ TEST_CASE("non-finite numbers are named by element") {
   CHECK(draft.complaint() == "layers.0.v[2, 0, 1]: expected a finite number, got NaN");
   draft.poison = std::numeric_limits<float>::infinity();
   CHECK(draft.complaint() == "layers.0.v[2, 0, 1]: expected a finite number, got infinity");
-  // Finite in fp32, but products of such numbers are not.
+  // Finite in fp32, but its products are not.
   draft.tensors[2].type = draft.tensors[1].type = TensorType::kF32;
   draft.poison = 1e20F;
   CHECK(draft.complaint() ==

@@ -21,7 +21,7 @@ std::string said(const std::string& lines) {
   return "taken";
 }
 
-/// A run of the model itself as a recording: each event with its reported totals.
+/// Records a run of the model itself: each event with its reported totals.
 std::string record(const AllocatorDevice& device, const AllocatorConfig& config,
                    std::uint64_t seed) {
   CachingAllocator allocator{device, config};
@@ -90,7 +90,7 @@ TEST_CASE("a recording of the model itself is predicted to the byte only with it
 }
 
 TEST_CASE("segment events are compared if totals are missing") {
-  // 3 MiB: a segment of 20; 20 MiB more: a segment of 20 that the recorder calls 22.
+  // 3 MiB: a segment of 20 MiB; then 20 MiB: a segment of 20 MiB that is recorded as 22 MiB.
   const auto trace = parse_allocator_trace(
       std::string{kHeader} +
           "{\"op\": \"segment_alloc\", \"size\": 20971520, \"address\": 4096}\n"

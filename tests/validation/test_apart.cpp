@@ -125,7 +125,7 @@ TEST_CASE("kernels apart: results arrive unchanged") {
 TEST_CASE("kernels apart: one that crashes, hangs or breaks the device loses only itself") {
   const std::vector<std::string> names{"good",   "crashes",    "also good", "hangs",
                                        "breaks", "still good", "throws",    "last"};
-  bool broken = false;  // from each child
+  bool broken = false;  // in each child
   const auto run = [&](const std::string& name) {
     if (name == "crashes") (void)raise(SIGKILL);
     if (name == "hangs") std::this_thread::sleep_for(std::chrono::seconds{30});

@@ -26,7 +26,7 @@ struct Gates {
   double worst;  // of any row
 };
 
-/// Groups of the rows that `keep` selects, checked against the gates. Returns their number.
+/// Checks groups of the rows that `keep` selects against the gates. Returns the number of groups.
 template <class Keep>
 int hold(const std::vector<MeasuredFile>& files, Unseen unseen, const Gates& gates, Keep&& keep) {
   std::vector<PredictedRow> rows = predict(files, KernelLibrary::builtin(), unseen);

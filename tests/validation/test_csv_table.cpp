@@ -45,13 +45,13 @@ TEST_CASE("CSV: broken tables are reported with their place") {
   CHECK(t.integer(0, 0, 0, 5000) == 1000);
   CHECK_THROWS_AS((void)t.integer(1, 0, 0, 10), InputError);
   CHECK_THROWS_AS((void)t.number(0, 0, 0, 10), InputError);   // out of range
-  CHECK_THROWS_AS((void)t.number(0, 1, 0, 10), InputError);   // no number
+  CHECK_THROWS_AS((void)t.number(0, 1, 0, 10), InputError);   // not a number
   CHECK_THROWS_AS((void)t.number(1, 1, 0, 1e9), InputError);  // infinite
   try {
     (void)t.index("cuont");
     FAIL("a column that is not there was found");
   } catch (const InputError& e) {
-    CHECK(std::string{e.what()}.find("count") != std::string::npos);  // the nearest
+    CHECK(std::string{e.what()}.find("count") != std::string::npos);  // the most similar column
   }
   CHECK_THROWS_AS((void)CsvTable::read_file("/nonexistent/t.csv"), InputError);
 }

@@ -21,7 +21,9 @@ E2ePlan toy(const std::string& method, std::int64_t batch = 1) {
 TEST_CASE("e2e: every method's loop equals its reference entry by entry and byte by byte") {
   for (const std::string& method : e2e_methods()) {
     for (const std::int64_t batch : {1, 2}) {
-      if (batch == 2 && method != "zeromerge") continue;  // the longest path represents the others
+      if (batch == 2 && method != "zeromerge")
+        continue;  // the longest code path represents the
+                   // others
       INFO(method, ", batch ", batch);
       const LoopCheck check = check_loop(toy(method, batch));
       for (const std::string& problem : check.problems) FAIL_CHECK(problem);
@@ -29,12 +31,12 @@ TEST_CASE("e2e: every method's loop equals its reference entry by entry and byte
       CHECK(check.steps == 4);
       // Two layers of two heads: 24 entries after every step, or 72 to 75 of the full cache.
       CHECK(check.entries_compared == batch * 4 * (method == "full" ? 72 + 73 + 74 + 75 : 4 * 24));
-      CHECK(check.attention_error > 0);  // two different computations, not one twice
+      CHECK(check.attention_error > 0);  // two different computations, not the same one twice
       CHECK(check.logits_error <= check.allowed);
       for (const CheckedOp& op : check.ops) {
         INFO(op.name);
         CHECK(op.agrees());
-        if (op.name == "sampling") continue;  // left out and reported
+        if (op.name == "sampling") continue;  // not included, and reported
         CHECK(op.loaded + op.stored > 0);
         CHECK(op.runs >= 4);
       }
@@ -82,7 +84,7 @@ TEST_CASE("e2e: predictions fall with fewer reads and the longest sequence is th
   CHECK_FALSE(kept.longest);
   CHECK(predict("full", 4, 4096).tok_s > 4 * full.tok_s);
   // The peak of a run is weights, context, 131072 B per token, and some activations. The longest
-  // sequence is the rest of the card divided by the bytes per token.
+  // sequence is the remaining memory divided by the bytes per token.
   const double weights = 2.0 * static_cast<double>(parameters(llm));
   const double cache = 131072.0 * (32768 + 8);
   const double context = 0.5 * 1024 * 1024 * 1024;

@@ -20,7 +20,7 @@ const KernelForm& plain_form() {
   return form;
 }
 
-/// Rows of a form with these coefficients, each multiplied by the factor that `noise` returns.
+/// Rows of a form with these coefficients, each time multiplied by the factor that `noise` returns.
 template <class Noise>
 std::vector<MeasuredRow> made_up(const std::vector<double>& c, Noise&& noise) {
   std::vector<MeasuredRow> rows;

@@ -62,8 +62,8 @@ ErrorSummary errors_of(const Rows& rows, const Slice& slice) {
 }
 
 /// Largest errors of a slice, and its minimum number of rows. Bounds are slightly above the values
-/// when they were written: the comment next to them has MAPE, p90 and worst in percent. Since no
-/// time is predicted below zero, the bound of an underestimate near 100 % is below 1.
+/// at the time of writing; the comments next to them have MAPE, p90 and worst case in percent.
+/// Since no time is predicted below zero, the bound of an underestimate near 100 % is below 1.
 struct Gate {
   Slice slice;
   double mape;
@@ -141,7 +141,7 @@ TEST_CASE("accuracy on shapes that no fit has used, by family: MAPE and worst ca
 
 namespace {
 
-/// Share of the rows within their 90 % intervals, of a family or (nullopt) of all.
+/// Share of the rows within their 90 % intervals, in a family or (nullopt) in all families.
 double covered(const Rows& rows, std::optional<KernelOp> op = std::nullopt) {
   double inside = 0, counted = 0;
   for (const PredictedRow& row : rows) {
@@ -173,7 +173,7 @@ TEST_CASE("intervals cover the rows of shapes that neither a fit nor they have u
     CHECK(family >= 0.85);
     CHECK(family <= 0.97);
   }
-  // Families of few shapes.
+  // Families with few shapes.
   for (const KernelOp op :
        {KernelOp::kGroupedGemm, KernelOp::kMoe, KernelOp::kElementwise, KernelOp::kCollective}) {
     CHECK(covered(rows, op) >= 0.75);
@@ -189,7 +189,8 @@ TEST_CASE("intervals cover rows if their own measurements are hidden") {
     const double all = covered(rows);
     CHECK(all >= 0.88);
     CHECK(all <= 0.95);
-    // Families of few pairs as well: those have wide intervals, not narrow ones of other families.
+    // Families with few pairs as well: they have wide intervals, not the narrow ones of other
+    // families.
     std::set<KernelOp> families;
     for (const PredictedRow& row : rows) families.insert(op_of(row.row->call));
     CHECK(families.size() >= 8);
@@ -210,8 +211,8 @@ TEST_CASE("transfer cases that depend on hidden data are hidden too") {
   }
 }
 
-// No data of a row's own pair, or GPU, is used here. The worst fp8 product is a published time
-// without the quantisation that all others include.
+// No data of a row's pair, or GPU, is used here. The worst fp8 product is a published time without
+// the quantisation that all others include.
 TEST_CASE("accuracy with each row's pair of GPU and stack hidden: MAPE, p90 and worst case") {
   const auto data = test::data_dir();
   if (!data) return;

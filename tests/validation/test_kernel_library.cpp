@@ -17,7 +17,7 @@ namespace {
 const KernelCall kCall = GemmCall{.m = 64, .n = 4096, .k = 4096};
 const KernelFormat kBf16 = parse_kernel_format("bf16");
 
-/// A calibration whose times are the form's at its start values, its first coefficient (a latency)
+/// A calibration with the form's start values, except that its first coefficient (a latency) is
 /// multiplied by `factor`.
 KernelCalibration entry(const char* gpu, const char* stack, double factor = 1,
                         const char* format = "bf16") {
@@ -35,7 +35,7 @@ KernelCalibration entry(const char* gpu, const char* stack, double factor = 1,
   return out;
 }
 
-/// A transfer case whose errors rise from 0 to `worst` in equal steps.
+/// A transfer case whose errors increase from 0 to `worst` in equal steps.
 KernelTransfer transfer(KernelBasis basis, double worst, const char* hidden = "s") {
   KernelTransfer out{.op = KernelOp::kGemm,
                      .hidden = {.gpu = "A100-80GB-SXM", .stack = hidden, .format = "bf16"},
@@ -122,7 +122,7 @@ TEST_CASE("kernel library: distance of the chosen calibration, nearest first") {
   CHECK(basis(a800, "aic-vllm-0.14.0") == KernelBasis::kMeasured);  // the same silicon
   CHECK(basis(a100, "aic-vllm-0.20.0") == KernelBasis::kOtherVersion);
   CHECK(basis(a100, "aic-sglang-0.5") == KernelBasis::kOtherStack);
-  // The same chip with other memory: the kernels of that stack are scaled by the data sheets'
+  // The same chip with different memory: the kernels of that stack are scaled by the data sheets'
   // ratios. An SM loads the same number of bytes per second.
   const double slower = h100.hbm_bandwidth.count() / h200.hbm_bandwidth.count();
   CHECK(basis(h200, "aic-vllm-0.14.0") == KernelBasis::kSibling);
@@ -136,8 +136,9 @@ TEST_CASE("kernel library: distance of the chosen calibration, nearest first") {
         rel(std::sqrt(start_time(h100, 1.5) * start_time(h100, 3)), 1e-9));
 }
 
-// H100 and H200 are one chip with other memory. A kernel that reaches more on one reaches more on
-// the other, whichever was measured. SM-bound kernels keep their bytes per second.
+// H100 and H200 are the same chip with different memory. A kernel that reaches a higher rate on one
+// does so on the other, regardless of which was measured. SM-bound kernels keep their bytes per
+// second.
 TEST_CASE("kernel library: without NVLink frameworks leave collectives to NCCL") {
   const KernelCall call =
       CollectiveCall{.kind = CollectiveKind::kAllReduce, .bytes = 65536, .gpus = 4};
@@ -180,7 +181,7 @@ TEST_CASE("kernel library: shares of the bandwidth keep their order on the same 
   }
   CHECK(carried(h100, h200, 0.5) * faster == doctest::Approx(0.5));
   CHECK(carried(h200, h100, 0.5) == doctest::Approx(0.5 * faster));
-  // There and back again, an SM-bound share is unchanged.
+  // An SM-bound share is unchanged by a round trip.
   CHECK(carried(h200, h100, carried(h100, h200, 0.4)) == doctest::Approx(0.4));
 }
 
@@ -214,18 +215,19 @@ TEST_CASE("kernel library: the interval of a distance is from cases of the same 
     const KernelLibrary all = library({entry("A100-80GB-SXM", "aic-vllm-0.14.0")}, transfers);
     const KernelEstimate measured =
         all.choose(KernelOp::kGemm, a100, "aic-vllm-0.14.0", kBf16).estimate(kCall);
-    CHECK(std::log(measured.high / measured.low) == rel(0.3, 1e-9));  // the calibration's own
+    CHECK(std::log(measured.high / measured.low) == rel(0.3, 1e-9));  // the interval of the
+                                                                      // calibration
     const KernelEstimate e = all.choose(KernelOp::kGemm, a100, "other", kBf16).estimate(kCall);
     CHECK(std::log(e.high / e.us) == rel(std::log(e.us / e.low), 1e-9));
     return std::log(e.high / e.us);
   };
-  // Similar cases: their 80 or more errors count as that many, the level is 0.9 (n + 1) / n.
+  // Similar cases: their 80 or more errors are all used, at the level 0.9 (n + 1) / n.
   const double n = 4 * kTransferErrors;
   CHECK(width(0.5, 4) >= 0.5 * 0.9);
   CHECK(width(0.5, 4) <= 0.5 * (0.9 * (n + 1) / n + 1.0 / kTransferErrors));
   CHECK(width(1.0, 4) == rel(2 * width(0.5, 4), 1e-9));
   CHECK(width(0.5, 8) == rel(width(0.5, 4), 0.01));
-  // Too few cases of that distance: those of others are used too.
+  // Too few cases at this distance: cases at other distances are used too.
   CHECK(width(0.5, 2) > 2);
 }
 
@@ -234,7 +236,7 @@ TEST_CASE("kernel library: cached choices are the same object and the same answe
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const KernelChoice& a = all.kept_choice(KernelOp::kGemm, gpu, "vllm", kBf16);
   CHECK(&a == &all.kept_choice(KernelOp::kGemm, gpu, "vllm", kBf16));
-  // A GPU that does not exist may have the same name.
+  // A hypothetical GPU may have the same name.
   Gpu other = gpu;
   other.hbm_bandwidth = gpu.hbm_bandwidth * 0.5;
   other.sms = gpu.sms / 2;
@@ -278,7 +280,8 @@ TEST_CASE("calibration files: written files read back and broken ones are refuse
   };
   CHECK(broken("\"gemm\"", "\"gem\"").find("c.json: /entries/0/op") != std::string::npos);
   CHECK(broken("\"sibling\"", "\"siblin\"").find("/transfers/0/basis") != std::string::npos);
-  CHECK(broken("0.7531", "0.7").find("/transfers/0/errors/") != std::string::npos);  // falls
+  CHECK(broken("0.7531", "0.7").find("/transfers/0/errors/") != std::string::npos);  // not
+                                                                                     // ascending
   CHECK(broken("kvsim.calibration/1", "kvsim.calibration/9").find("/schema") != std::string::npos);
   CHECK(broken("A100-80GB-SXM", "A1000").find("A100") != std::string::npos);
   CHECK(broken("\"bf16\"", "\"bf17\"").find("bf16") != std::string::npos);

@@ -1,5 +1,5 @@
-// Counters in the format of Nsight Compute. The tables here are made by hand from its
-// documentation: none was printed by a profiler.
+// Counters in the format of Nsight Compute. The tables are hand-written according to its
+// documentation, not printed by a profiler.
 
 #include <string>
 #include <utility>
@@ -34,7 +34,7 @@ std::string line(int id, const std::string& kernel, const std::string& metric,
 const std::string kRead = "dram__bytes_read.sum";
 const std::string kWritten = "dram__bytes_write.sum";
 
-/// Two launches, with the profiler's own messages before and after.
+/// Two launches, with the profiler's messages before and after.
 std::string sample() {
   return "==PROF== Connected to process 4711 (/usr/bin/kvsim)\n"
          "==PROF== Profiling \"read_kernel\" - 0: 0%....50%....100% - 1 pass\n" +
@@ -82,7 +82,7 @@ TEST_CASE("profiler: a broken table is refused by place") {
     INFO(std::string{value});
     CHECK(complaint(with("byte", value)).find("expected a number of bytes") != std::string::npos);
   }
-  // Line numbers include the profiler's own lines.
+  // Line numbers include the profiler's messages.
   CHECK(complaint("==PROF== one\n==PROF== two\n" + with("byte", "x")).find("ncu.csv:4:") == 0);
   const std::string once = kHeader + line(0, "k", kRead, "byte", "1");
   CHECK(complaint(once).find(kWritten) != std::string::npos);

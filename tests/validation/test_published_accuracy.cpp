@@ -1,5 +1,5 @@
 // Published values compared with predictions, if the data is on the machine. Bounds are the values
-// when they were written, with room for constants that change; the targets are next to them.
+// at the time of writing with some margin for changes of constants; targets are next to them.
 
 #include <algorithm>
 #include <cmath>
@@ -51,7 +51,7 @@ TEST_CASE("capacities that vLLM logged for hybrid and sparse models") {
   const auto data = test::data_dir();
   if (!data) return;
   const PublishedScore& score = start_score(*data);
-  // Complete: nothing had to be assumed.
+  // Complete: rows without assumptions.
   std::vector<double> complete, all;
   std::size_t expressed = 0;
   for (const ScoredRow& row : score.rows) {
@@ -64,8 +64,8 @@ TEST_CASE("capacities that vLLM logged for hybrid and sparse models") {
     std::sort(errors.begin(), errors.end());
     return errors[static_cast<std::size_t>(share * static_cast<double>(errors.size() - 1))];
   };
-  // Reached: 91 of 96 expressed; of complete ones a median of 0.04 % and 90 % within 0.3 %, of all
-  // a median of 0.2 % and 90 % within 21 % (starts whose memory is predicted, forks).
+  // Reached: 91 of 96 expressed; complete rows have a median of 0.04 % and 90 % within 0.3 %, all
+  // rows a median of 0.2 % and 90 % within 21 % (starts with predicted memory, forks).
   CHECK(expressed >= 88);
   REQUIRE(complete.size() >= 10);
   CHECK(at(complete, 0.5) < 0.01);
@@ -79,7 +79,7 @@ TEST_CASE("published values are expressed and predicted within bounds") {
   const PublishedScore& score = whole_score(*data);
   REQUIRE(score.rows.size() > 1000);
 
-  // Coverage: target 95 % of those in scope and 70 % of all; reached 98 and 93 %.
+  // Coverage: target 95 % of rows in scope and 70 % of all; reached 98 and 93 %.
   const auto of = [](std::size_t part, std::size_t all) {
     return static_cast<double>(part) / static_cast<double>(all);
   };
@@ -88,20 +88,20 @@ TEST_CASE("published values are expressed and predicted within bounds") {
   CHECK(of(score.n_in_scope_expressed, score.n_in_scope) >= 0.95);
   CHECK(of(expressed, score.rows.size()) >= 0.85);
 
-  // Peak memory: target 4 % MAPE; reached 2.4 % of all and 3.7 % of those held out.
+  // Peak memory: target 4 % MAPE; reached 2.4 % for all rows and 3.7 % for held-out rows.
   CHECK(*pooled(score, "all peak memory").mape < 0.04);
   CHECK(*pooled(score, "all peak memory").mape_held_out < 0.045);
-  // Caches and pools: reached a median of 1.1 %; start-up logs of old engines miss by more.
+  // Caches and pools: reached a median of 1.1 %; start-up logs of old engines have larger errors.
   CHECK(*pooled(score, "all cache size").median_ape < 0.015);
-  // Throughput and latency: target a median of 15 %; reached 11.5 %, also of those held out.
+  // Throughput and latency: target a median of 15 %; reached 11.5 %, also for held-out rows.
   CHECK(*pooled(score, "all time").median_ape < 0.15);
   CHECK(*pooled(score, "all time").median_ape_held_out < 0.15);
   CHECK(*pooled(score, "all time").mape < 0.30);
-  // Verdicts: target 95 %; 37 of 38. The miss is a run whose source says that it used flash
-  // attention.
+  // Verdicts: target 95 %; 37 of 38. The miss is a run that used flash attention according to its
+  // source.
   const PublishedGroup& verdicts = pooled(score, "all oom");
   CHECK(of(verdicts.oom_right, verdicts.oom_total) >= 0.95);
-  // No published run is predicted not to fit.
+  // No published run is predicted to be out of memory.
   CHECK(pooled(score, "all").oom_total == verdicts.oom_total);
 
   for (const ScoredRow& row : score.rows) {
@@ -124,7 +124,7 @@ TEST_CASE("every error above half and every stack with a bad median has a reason
     CHECK(find_reason(row) != nullptr);
   }
   CHECK(badly > 0);
-  CHECK(badly <= 92);  // the number that was listed first
+  CHECK(badly <= 92);  // the initial number
   for (const PublishedGroup& group : score.stacks) {
     INFO(group.metric, " of ", group.stack);
     CHECK((*group.median_ape <= kBadMedian || find_stack_reason(group.stack) != nullptr));
@@ -161,7 +161,7 @@ std::vector<std::pair<double, std::string>> largest_errors(const PublishedScore&
   return errors;
 }
 
-/// A bound on all errors except the `spared` largest, which have an earlier, separate bound.
+/// A bound on all errors except the `spared` largest, which have a separate bound before.
 struct WorstGate {
   std::size_t spared;
   double worst;
@@ -181,7 +181,7 @@ void hold_worst(const PublishedScore& score, const char* what, std::size_t rows,
   }
 }
 
-// Bounds are slightly above the errors, which are next to them in percent with the row.
+// Bounds are slightly above the errors, which are stated next to them in percent with the row.
 TEST_CASE("worst cases of published values by kind") {
   const auto data = test::data_dir();
   if (!data) return;
@@ -210,7 +210,7 @@ TEST_CASE("worst cases of published values by kind") {
                return row.kind == PublishedKind::kEngineMemory &&
                       read_setup(row.row).unstated.empty();
              });
-  // VL-037: 760, VL-036: 632, VL-003: -80, of old engines that state less; then VL-068.
+  // VL-037: 760, VL-036: 632, VL-003: -80, from old engines that state less; then VL-068.
   hold_worst(score, "start-up", 26, {{0, 8.4}, {1, 7.0}, {5, 0.89}, {6, 0.44}, {7, 0.08}},
              of(PublishedKind::kEngineMemory, false));
   // FG-010: 475, QS-064: 285, Q3-059: 237, NH-001: 231. The others are the 99th percentile.
@@ -269,7 +269,7 @@ TEST_CASE("pools of engines' starts are within bounds if all deciding terms are 
 struct Residuals {
   std::map<std::string, std::vector<double>> of;
 
-  /// Of all documents except the one of that name: low and high.
+  /// Low and high end from all documents except `without`.
   [[nodiscard]] std::pair<double, double> ends(const std::string& without) const {
     constexpr double kEnd = 0.95;  // of a 90 % interval
     Clusters up, down;
@@ -281,7 +281,7 @@ struct Residuals {
     }
     return {-upper_limit(down, kEnd), upper_limit(up, kEnd)};
   }
-  /// The share of rows inside the ends from the other documents.
+  /// Share of rows inside the ends from the other documents.
   [[nodiscard]] double covered() const {
     double inside = 0;
     for (const auto& [document, errors] : of) {
@@ -314,7 +314,7 @@ struct TermLogs {
     const bool several = read_setup(row.row).gpus > 1;
     Residuals& non_torch = several ? several_gpus : one_gpu;
     if (row.pool) {
-      // The rest after weights, predicted activations and the pool counts as non-PyTorch memory.
+      // Memory other than weights, predicted activations and the pool counts as non-PyTorch memory.
       const EngineStartup start = start_of(row);
       const auto of = [](Bytes bytes) { return static_cast<double>(bytes.count()); };
       const double pool = of(start.kv_cache) * *row.value / *row.prediction.value;
@@ -331,7 +331,7 @@ struct TermLogs {
     // A log's memory of CUDA graphs is a difference of free memory, and may be below 0.
     terms->of[row.row.source].push_back(std::max(0.0, *row.value / *row.prediction.value));
   }
-  /// The ends of starts on one GPU or several, from all sources except `without`.
+  /// Ends for starts on one GPU or several, from all sources except `without`.
   [[nodiscard]] std::pair<TermFactors, TermFactors> ends(bool several,
                                                          const std::string& without) const {
     TermFactors low, high;
@@ -380,7 +380,8 @@ TEST_CASE("factors of an engine's terms come from logs of starts and cover those
         high.graphs);
   }
 
-  // Each pool in the interval from the logs of other sources; and the width of that interval.
+  // Whether each pool is in the interval from logs of other sources, and the width of that
+  // interval.
   double inside = 0, inside_stated = 0, stated = 0, width = 0, width_of_all = 0;
   for (const ScoredRow* row : pools) {
     const bool several = read_setup(row->row).gpus > 1;
@@ -412,13 +413,13 @@ TEST_CASE("factors of an engine's terms come from logs of starts and cover those
   CHECK(width < 0.7 * width_of_all);
 }
 
-/// A published peak in PyTorch, in bytes: the rest after weights and caches, and the predicted
-/// activations of that rest.
+/// A published peak in PyTorch, in bytes: memory other than weights and caches, and the predicted
+/// activations in it.
 struct PublishedPeak {
   double activations = 0, left = 0;
 };
 
-/// By document. Values of memory that stays allocated are no peaks: they have no activations.
+/// By document. Values of persistently allocated memory are not peaks: they have no activations.
 std::map<std::string, std::vector<PublishedPeak>> published_peaks(const PublishedScore& score) {
   std::map<std::string, std::vector<PublishedPeak>> out;
   for (const ScoredRow& row : score.rows) {
@@ -433,9 +434,10 @@ std::map<std::string, std::vector<PublishedPeak>> published_peaks(const Publishe
   return out;
 }
 
-/// The narrowest line of activations that no peak of `documents` is above (`sign` 1) or below (-1)
-/// and that contains the prediction: a factor not below (above) 1 and a reserve not below (above)
-/// 0. Narrow: near the activations in the mean over documents, each of which has equal weight.
+/// The narrowest line over activations that has no peak of `documents` above (`sign` 1) or below
+/// (-1) it and that bounds the prediction: its factor is not below (above) 1 and its reserve not
+/// below (above) 0. Narrow means close to the activations, averaged over documents with equal
+/// weight.
 MemoryEnd narrowest(const std::map<std::string, std::vector<PublishedPeak>>& documents, int sign,
                     const std::string& without = {}) {
   std::vector<PublishedPeak> peaks;
@@ -448,7 +450,7 @@ MemoryEnd narrowest(const std::map<std::string, std::vector<PublishedPeak>>& doc
     n += 1;
     peaks.insert(peaks.end(), some.begin(), some.end());
   }
-  // Weights and caches are known: peaks below them say nothing about activations.
+  // Weights and caches are known: peaks below them do not constrain activations.
   for (PublishedPeak& peak : peaks) peak.left = std::max(0.0, peak.left);
   // The best line goes through two peaks, or has a factor at a bound.
   std::vector<double> factors{1};
@@ -488,7 +490,7 @@ TEST_CASE("activations and reserve of PyTorch come from published peaks and cove
   CHECK(gib(known->low.reserve) == doctest::Approx(gib(low.reserve)).epsilon(0.02));
   CHECK(gib(known->high.reserve) == doctest::Approx(gib(high.reserve)).epsilon(0.02));
 
-  // Each document in the interval from the others; and the width of that interval.
+  // Whether each document is in the interval from the others, and the width of that interval.
   double inside = 0, n = 0, below_known = 0, width = 0, width_of_all = 0, max = 0;
   for (const auto& [document, peaks] : documents) {
     const MemoryEnd min = narrowest(documents, -1, document);
@@ -512,7 +514,8 @@ TEST_CASE("activations and reserve of PyTorch come from published peaks and cove
   for (const ScoredRow& row : whole_score(*data).rows) {
     const auto& peak = row.prediction.peak;
     if (!documents.contains(row.document) || !row.error() || row.fitted || !peak) continue;
-    width_of_all += (1.31 - 0.87) * peak->bytes;  // one factor of the whole, as in earlier versions
+    width_of_all += (1.31 - 0.87) * peak->bytes;  // one factor for the total, as in earlier
+                                                  // versions
   }
   fmt::print(
       "PyTorch: {} peaks of {} documents: activations x {:.3f} and {:.3f} GiB to x {:.3f} and "
@@ -523,7 +526,7 @@ TEST_CASE("activations and reserve of PyTorch come from published peaks and cove
       width_of_all / n / (1 << 30), max / (1 << 30));
   CHECK(inside / n >= 0.88);
   CHECK(width < 0.7 * width_of_all);
-  // Up to the largest published activations the line applies, beyond them its ratio.
+  // The line applies up to the largest published activations, its ratio beyond them.
   const Bytes top = rounded<Bytes>(max), half = rounded<Bytes>(max / 2);
   CHECK(beyond_prediction(known->high, top + top).count() ==
         doctest::Approx(2 * static_cast<double>(beyond_prediction(known->high, top).count()))
@@ -545,7 +548,7 @@ TEST_CASE("intervals of whole runs cover published times of documents that took 
                     .features = row.residual_path,
                     .document = row.document,
                     .log_ratio = *error});
-    // The file that is shipped covers most of the table that it was fitted to.
+    // The shipped file covers most of the table that it was fitted to.
     REQUIRE(ResidualModel::static_runs().find(rows.back().metric, rows.back().features) != nullptr);
   }
   const FittedResiduals fitted = fit_residuals(rows);
@@ -560,7 +563,8 @@ TEST_CASE("intervals of whole runs cover published times of documents that took 
 TEST_CASE("prompts in pieces take the published times with and without streaming heads") {
   const auto data = test::data_dir();
   if (!data) return;
-  // DuoAttention on A100, pieces of a tenth of a prompt to all of it; reached 7.0 % (DU-098).
+  // DuoAttention on A100, chunks of a tenth of a prompt up to the whole prompt; reached 7.0 %
+  // (DU-098).
   const auto errors = largest_errors(whole_score(*data), [](const ScoredRow& row) {
     return row.document == "github mit-han-lab/duo-attention" && row.row.metric == "ttft_s";
   });

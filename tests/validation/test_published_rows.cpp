@@ -61,8 +61,8 @@ TEST_CASE("known answers: weights, cache, an attention kernel's out-of-scope row
 
 TEST_CASE("an engine's capacity follows from the cache memory that the same start printed") {
   // Qwen3.5-27B in fp8: blocks of 1,568 tokens of 2,048 B in groups of 16 layers, 153 in 7.33 GiB;
-  // a request of 196,608 tokens takes 126 and two states in each of three groups: 153 * 196,608 /
-  // 132.
+  // a request of 196,608 tokens takes 126 blocks and two states in each of three groups: 153 *
+  // 196,608 / 132.
   const std::string start =
       "log 1,RTX 5090,1,Qwen3.5-27B,4-bit,fp8,vLLM 0.26,full,max_model_len "
       "196608; TP1,,196608,,";
@@ -72,7 +72,7 @@ TEST_CASE("an engine's capacity follows from the cache memory that the same star
   const PublishedScore score = score_of(
       "a," + start + "gpu_kv_cache_size,227886,tokens,\nb," + start +
       "max_concurrency,1.16,x,\nc," + start + "attention_block_size,1568,tokens,\nd," + memory +
-      // Another start, whose memory no row states; and settings that are in a note.
+      // Another start, whose memory is not stated in any row; and settings in a note.
       "e,log 2,not stated,1,Qwen3.5-27B,4-bit,fp8,vLLM 0.26,full,max_model_len "
       "4096,,,,gpu_kv_cache_size,1,tokens,block 64\n"
       "f,log 2,RTX 5090,1,Qwen3.5-27B,4-bit,odd,vLLM 0.26,full,,,,,gpu_kv_cache_size,1,"
@@ -82,7 +82,7 @@ TEST_CASE("an engine's capacity follows from the cache memory that the same star
       "max_concurrency,1.16,x,\n"
       "h,log 3,not stated,1,27B GDN hybrid (19 GiB),4-bit,fp8,\"vLLM, Aug 2026\",full,TP1,,196608,,"
       "gpu_kv_cache_size,227886,tokens,\n"
-      // What a GPU's memory and the weights leave.
+      // The memory left by the weights on a GPU.
       "i,log 4,L4,1,Qwen3-4B,bf16,bf16,vLLM 0.25.1,full,gpu_memory_utilization 0.9; max_num_seqs "
       "16,,,,available_kv_cache_memory,11.5,GiB per GPU,\n");
   REQUIRE(score.rows.size() == 9);
@@ -95,7 +95,7 @@ TEST_CASE("an engine's capacity follows from the cache memory that the same star
   CHECK(score.rows[5].prediction.reason == "no format in kv_dtype \"odd\"");
   CHECK(*score.rows[6].prediction.value == rel(227'886.0 / 196'608));
   CHECK(*score.rows[7].prediction.value == std::floor(1.16 * 196'608));
-  CHECK(score.rows[7].prediction.assumed.size() == 2);  // the model's class, and from what
+  CHECK(score.rows[7].prediction.assumed.size() == 2);  // the model's class, and the basis
   CHECK(*score.rows[8].prediction.value == rel(11.5, 0.05));
   // The GPU need not be in the catalogue.
   CHECK(score.rows[0].in_scope);
@@ -104,7 +104,7 @@ TEST_CASE("an engine's capacity follows from the cache memory that the same star
 
 TEST_CASE("a checkpoint stored in fp32 is not computed in it by kernels of 8 bits") {
   // GPT-J's is stored in fp32. Its 28 layers of 4096 are slightly less work than the 32 of
-  // Llama-2-7B; attention and norms in fp32 would take half as long again.
+  // Llama-2-7B; attention and norms in fp32 would take 1.5 times as long.
   const auto row = [](const char* model) {
     return fmt::format(
         "{},paper,H100-80GB,1,{},fp8,fp8,TensorRT-LLM,full,,1,2048,1,ttft_ms,29,ms,\n", model,
@@ -158,7 +158,8 @@ TEST_CASE("weights in host memory: runs that Accelerate and ZeRO-Inference make 
     REQUIRE(score.rows[0].prediction.value);
     return *score.rows[0].prediction.value;
   };
-  // 80 layers of 1.71 GB over 32 GB/s: 4.3 s; of 38 or so that do not fit on the GPU, 2.0.
+  // 80 layers of 1.71 GB over 32 GB/s: 4.3 s; for about 38 layers that do not fit on the GPU, 2.0
+  // s.
   CHECK(step("DeepSpeed ZeRO-Inference") > 4300);
   CHECK(step("DeepSpeed ZeRO-Inference") < 5600);
   CHECK(step("Hugging Face Accelerate") > 1700);
@@ -167,7 +168,7 @@ TEST_CASE("weights in host memory: runs that Accelerate and ZeRO-Inference make 
 
 TEST_CASE("verdicts: a run that fits, one that does not, and a value of one predicted not to") {
   const std::string setup = ",A800-80GB,1,Llama-2-7B,fp16,fp16,HF transformers SDPA,full,,";
-  // fp16: 12.6 GiB of weights and 0.5 MiB a token: 80,000 tokens are 39 GiB, 200,000 are 98 GiB.
+  // fp16: 12.6 GiB of weights and 0.5 MiB per token: 80,000 tokens are 39 GiB, 200,000 are 98 GiB.
   const PublishedScore score =
       score_of("a,paper" + setup + "1,80K,decode,oom,0,bool,\n" + "b,paper" + setup +
                "1,200K,decode,oom,1,bool,\n" + "c,paper" + setup + "1,200K,decode,oom,0,bool,\n" +
@@ -330,7 +331,7 @@ TEST_CASE("frameworks by patterns, versions and dates") {
     return match.stack != nullptr ? match.stack->name : match.reason;
   };
   CHECK(stack("HF transformers 4.46.0 + FA 2.5.8") == "hf-flash");
-  // A list of packages, of versions whose two paths differ; and the attention's name.
+  // A list of packages, for versions whose two paths differ; and the name of the attention.
   CHECK(stack("HF transformers 4.51.3 + FA 2.7.4") == "hf-sdpa");
   CHECK(stack("HF transformers 4.51.3 + FA2") == "hf-flash");
   CHECK(stack("HF transformers + flash_attention_2 + kvpress") == "hf-flash");
@@ -389,7 +390,7 @@ TEST_CASE("released code that drops entries runs one sequence and masks them for
   CHECK(patch("h2o", 1) == AttentionPatch::kReadsScores);
   CHECK(patch("h2o", 4) == AttentionPatch::kMasks);
   CHECK(patch("less", 1) == AttentionPatch::kMasks);
-  CHECK(patch("zeromerge", 8) == AttentionPatch::kNone);  // prefills in pieces by SDPA
+  CHECK(patch("zeromerge", 8) == AttentionPatch::kNone);  // prefills in chunks by SDPA
   CHECK(patch("full", 8) == AttentionPatch::kNone);
 }
 
@@ -402,7 +403,7 @@ TEST_CASE("settings that a document's legend explains apply to the row") {
         .rows.front();
   };
   const std::string legend = "github QwenLM/Qwen2.5 docs/source/benchmark/speed_benchmark.rst";
-  // Two A100 hold 135 GiB of weights at 0.98 of their memory, and not at vLLM's usual 0.9.
+  // Two A100 can hold 135 GiB of weights at 0.98 of their memory, but not at vLLM's default of 0.9.
   const ScoredRow named = row(legend, "Setting 1");
   CHECK(named.prediction.value.has_value());
   CHECK(std::any_of(named.prediction.assumed.begin(), named.prediction.assumed.end(),

@@ -33,7 +33,7 @@ TEST_CASE("a number is found next to its name within one clause") {
   CHECK(number_at("2048 total, window 32, sum", "total") == 2048.0);
   CHECK(number_at("gpu_memory_utilization 0.9, max_model_len 8192", "max_model_len") == 8192.0);
   CHECK(number_at("peak; total_gpu_memory 79.18 GiB", "total_gpu_memory") == 79.18);
-  // The comma separates them: 1024 is not the buffer's.
+  // The comma separates them: 1024 is not the value of the buffer.
   CHECK_FALSE(number_at("budget 1024, buffer", "buffer"));
   CHECK_FALSE(number_at("window", "window"));
   CHECK_FALSE(number_at("", "window"));

@@ -1,4 +1,4 @@
-// The residual model: its fit, its file, and the classes that the program has.
+// The residual model: its fit, its file, and the classes in the program.
 
 #include <cmath>
 #include <set>
@@ -51,7 +51,7 @@ TEST_CASE("two documents give the ends of an interval, and cover nothing of each
   add(rows, {}, "large", -1, 0, 80);
   add(rows, {}, "small", 1, 0, 20);
   const FittedResiduals fitted = fit_residuals(rows);
-  // Two thirds of the weight are at -1, one third at 1: both ends are reached.
+  // Two thirds of the weight are at -1, one third at 1: the interval reaches both.
   const ResidualClass& c = class_of(fitted, {});
   CHECK(c.factor(0.05) <= std::exp(-1.0) * (1 + 1e-9));
   CHECK(c.factor(0.95) >= std::exp(1.0) * (1 - 1e-9));
@@ -92,7 +92,7 @@ TEST_CASE("rows that are apart have a separate class and change no other") {
   for (auto row = rows.end() - 84; row != rows.end(); ++row) row->apart = row->features.back();
   const FittedResiduals fitted = fit_residuals(rows);
   REQUIRE(fitted.classes.size() == without.classes.size() + 1);
-  CHECK(fitted.classes[1].path == Path{"new"});  // before "narrow": its runs have this one
+  CHECK(fitted.classes[1].path == Path{"new"});  // before "narrow": its runs match this class
   CHECK(fitted.classes[1].documents == 3);
   CHECK(fitted.classes[1].rows == 63);
   CHECK(fitted.classes[1].factor(0.95) >= std::exp(2.1));
@@ -100,7 +100,7 @@ TEST_CASE("rows that are apart have a separate class and change no other") {
     CHECK(class_of(fitted, c.path).quantiles == c.quantiles);
     CHECK(class_of(fitted, c.path).rows == c.rows);
   }
-  // Rows of one document only form no class and have no interval.
+  // Rows from a single document form no class and have no interval.
   CHECK(fitted.left_out.back().low == 0);
   CHECK(fitted.left_out.back().high == 0);
   CHECK(fitted.left_out[rows.size() - 22].covers(2.1));
@@ -186,7 +186,7 @@ void check_order(const ResidualModel& model) {
     CHECK(seen.insert({c.metric, c.path}).second);
     CHECK(c.factor(0.05) <= c.factor(0.95));
     CHECK(c.within >= 0);
-    // Features that no class has are left out, wherever they are.
+    // Features without a class are ignored at any position.
     Path longer = c.path;
     longer.emplace(longer.begin(), "no such feature");
     const ResidualClass* found = model.find(c.metric, longer);

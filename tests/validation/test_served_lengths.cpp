@@ -1,4 +1,4 @@
-// Lengths of a served run whose table states only their mean, and runs that are copies of others.
+// Lengths of served runs whose table states only their mean, and runs that are copies of others.
 
 #include <algorithm>
 #include <array>
@@ -28,7 +28,7 @@ struct Cells {
               input = "215", output = "200";
 };
 
-/// A table with a row per cells and per value.
+/// A table with one row per run and value.
 std::vector<ServedRun> runs_of(const std::vector<std::pair<Cells, std::vector<double>>>& all) {
   std::string text =
       "run_id,source,date,gpu,gpu_count,tp,pp,ep_dp,model,weight_dtype,kv_dtype,engine,"
@@ -77,7 +77,8 @@ TEST_CASE("a set's lengths keep their logged shape and have the stated means") {
           rel(set->prompt_twentieths.back() / set->prompt_twentieths[10], 0.02));
     CHECK(mean_of(values_of(requests.at("output_tokens"))) == rel(200 * scale, 0.005));
   }
-  // Sets with the same prompts name them instead of repeating them; their outputs are generated.
+  // Data sets with the same prompts refer to them instead of repeating them; their outputs are
+  // generated.
   CHECK(find_served_lengths("chat")->prompt_twentieths == set->prompt_twentieths);
   CHECK(find_served_lengths("sharegpt-style")->prompt_twentieths == set->prompt_twentieths);
   CHECK_FALSE(find_served_lengths("chat")->outputs_as_prompts);
@@ -99,7 +100,7 @@ TEST_CASE("another selection of a set, and other sets, vary as generated answers
 }
 
 TEST_CASE("generated outputs that a cap cuts keep the stated mean") {
-  // exp(N(mu, sigma)) cut at 1,000 by 200,000 equal shares.
+  // exp(N(mu, sigma)) truncated at 1,000, by 200,000 equal shares.
   const double p99 = 3.5;
   for (const double stated : {50.0, 300.0, 480.0, 800.0, 950.0}) {
     const double before = mean_before_cap(stated, p99, 1000);
@@ -128,7 +129,7 @@ TEST_CASE("runs with the same values of another machine are copies and are not c
     }
     return out;
   };
-  // The same run in two documents is no copy by mistake.
+  // The same run in two documents is not an erroneous copy.
   CHECK(refusals(values) == std::vector<std::string>{"", ""});
   second.gpu = "A100-80GB-SXM";
   const auto copies = refusals(values);

@@ -1,4 +1,4 @@
-// Tables of serving runs: accepted and refused contents, and the mapping of cells and settings.
+// Tables of serving runs: accepted and rejected contents, and the mapping of cells and settings.
 
 #include <filesystem>
 #include <fstream>
@@ -154,7 +154,7 @@ TEST_CASE("MLPerf shares a model over as few GPUs as leave room for the cache") 
   CHECK(tp("fp8") == 2);
   CHECK(tp("bf16") == 4);
   CHECK(mapped(row).settings.replicas == 4);
-  // Who measures a service states its layout, or takes all GPUs.
+  // Measurements of a service state its layout or use all GPUs.
   row.set("workload", "random 1024/128");
   CHECK(tp("fp8") == 8);
 }
@@ -293,7 +293,7 @@ TEST_CASE("versions: the nearest known release or the newest of the date") {
 }
 
 TEST_CASE("every engine's options of the table name existing scenario keys") {
-  // Each option gets a separate run; a wrong key or type would be refused.
+  // Each option gets a separate run; a wrong key or type would be rejected.
   for (const ServedEngine& engine : served_engines()) {
     std::set<std::string> seen;
     for (const OptionRule& rule : engine.options) {
@@ -345,7 +345,7 @@ TEST_CASE("inexpressible runs have a reason and options without a key are report
 TEST_CASE(
     "speculation: heads, chains and trees in every engine's spelling, with an assumed acceptance") {
   const auto speculation = [](const char* engine, const char* options) {
-    std::string cell;  // as CSV doubles quotes
+    std::string cell;  // with doubled quotes, as in CSV
     for (const char* c = options; *c != '\0'; ++c) cell += *c == '"' ? "\"\"" : std::string{*c};
     const MappedRun run = mapped(Row{}
                                      .set("engine", engine)
@@ -389,8 +389,8 @@ TEST_CASE(
 }
 
 TEST_CASE("one of several equal engines is simulated with its share of the load") {
-  // 8 requests per second to four engines in turn: gaps of 2 per second, sums of four exponentials,
-  // whose deviation is half of their mean.
+  // 8 requests per second, round-robin over four engines: 2 per second each, with gaps that are
+  // sums of four exponentials and have a standard deviation of half their mean.
   const MappedRun run = mapped(Row{}
                                    .set("gpu_count", "4")
                                    .set("ep_dp", "replicas=4")
@@ -406,7 +406,7 @@ TEST_CASE("one of several equal engines is simulated with its share of the load"
   CHECK(run.scenario.at("requests").at("count") == 25);
   CHECK(run.workload.scale == 4);
   CHECK_FALSE(run.scenario.contains("cluster"));
-  // 6 users of 4 engines: one engine has 1.5, rounded to 2 by halves up.
+  // 6 users of 4 engines: 1.5 per engine, rounded up to 2.
   const MappedRun loop =
       mapped(Row{}.set("gpu_count", "4").set("ep_dp", "dp=4").set("concurrency", "6"));
   CHECK(loop.workload.users == 2);
@@ -424,8 +424,8 @@ TEST_CASE("clients: repeated prompts, a full engine, windows") {
   CHECK(perf.scenario.at("requests").at("arrivals").at("kind") ==
         "poisson");  // its "constant" load
 
-  // Fewer requests than prompts: those of a group share the prefix, and the name of the set has
-  // none.
+  // Fewer requests than prompts: requests of a group share the prefix, and the name of the set
+  // contains no prefix.
   const MappedRun cold =
       mapped(Row{}
                  .set("workload", "inference-perf shared_prefix 45 groups x 10, prefix 8000 + 256")
@@ -446,7 +446,8 @@ TEST_CASE("clients: repeated prompts, a full engine, windows") {
   CHECK(full.scenario.at("engine").at("max_num_seqs") == 32);
   CHECK_FALSE(full.workload.is_whole);
 
-  // Its earlier client reports iterations of the server, and its scripts say what they start.
+  // Its earlier client reports iterations of the server, and its scripts define the engine they
+  // start.
   Row early = Row{}
                   .set("gpu", "A100-SXM4-80G")
                   .set("engine_version", "")
@@ -472,7 +473,7 @@ TEST_CASE("clients: repeated prompts, a full engine, windows") {
   CHECK(queued.scenario.at("engine").at("step_overhead_per_sequence") ==
         fmt::format("{:g} us", 1e6 * find_stack("vllm-v0@0.5.3").inter_step_per_sequence.count()));
   CHECK_FALSE(queued.scenario.at("engine").contains("step_overhead"));
-  // Four GPUs: three times 8 ms more than the stack's 1.9 ms.
+  // Four GPUs: three times 8 ms in addition to the stack's 1.9 ms.
   early.set("gpu_count", "4").set("tp", "4");
   CHECK(mapped(early).scenario.at("engine").at("step_overhead") == "0.0259 s");
   early.set("gpu_count", "1").set("tp", "1");
@@ -484,7 +485,7 @@ TEST_CASE("clients: repeated prompts, a full engine, windows") {
 
   const MappedRun sglang = mapped(Row{}.set("engine", "SGLang").set("engine_version", "0.5.6"));
   CHECK(sglang.client->name == "SGLang bench_serving");
-  // A source whose pages state their command; its runs by guidellm say so.
+  // A source whose pages state their command; its guidellm runs are marked.
   const auto of_gpustack = [](const std::string& note) {
     return mapped(Row{}
                       .set("engine", "SGLang")
@@ -504,7 +505,7 @@ TEST_CASE("clients: outputs of one length vary where requests may stop") {
   Row genai;
   genai.set("note", "GenAI-Perf").set("output_tokens", "200");
   CHECK(output(genai) == 200);  // ignore_eos
-  // A client that is only the engine's usual one is known unless the table says that it is not.
+  // The engine's usual client counts as known unless the table states that the client is unknown.
   Row usual;
   usual.set("engine", "SGLang").set("engine_version", "0.5.6").set("output_tokens", "200");
   CHECK(output(usual) == 200);
@@ -543,7 +544,7 @@ TEST_CASE("a client in the engine's process has no API server before it") {
   CHECK(run.client->in_process);
   CHECK(run.scenario.at("engine").at("front_end_token") == "0 s");
   CHECK_FALSE(mapped(Row{}).scenario.at("engine").contains("front_end_token"));
-  // Requests stream, but for those of an offline run.
+  // Requests stream, except in offline runs.
   const auto hands_over = [](const char* arrival) {
     const MappedRun of = mapped(Row{}
                                     .set("workload", "mlperf-openorca")
@@ -578,7 +579,7 @@ TEST_CASE("a client's options of an engine hold where a run does not state them"
   CHECK(stated.scenario.at("engine").at("memory_fraction") == 0.8);
   // Runs of another engine do not set them.
   CHECK_FALSE(mapped(Row{}.set("workload", "mlperf-openorca")).scenario.contains("scheduler"));
-  // Option of the engine that a scenario has a key for.
+  // An option of the engine with a key in scenarios.
   Row states;
   states.set("model", "nvidia/NVIDIA-Nemotron-Nano-9B-v2")
       .set("engine_options", "max_num_seqs=64;mamba-ssm-cache-dtype=float32");
@@ -607,9 +608,9 @@ TEST_CASE("a client's options may follow from the run") {
   CHECK(run.scenario.at("engine").at("max_num_seqs") == 8);
   CHECK(run.scenario.at("engine").at("prefill_chunk") == 8 + 1024 + 500);
   CHECK(run.scenario.at("engine").at("memory_fraction") == 0.8);
-  // It is known by its words: its requests do not stop early.
+  // The client is identified by its words: its requests do not stop early.
   CHECK(run.scenario.at("requests").at("output_tokens") == 128);
-  // An option that needs what the run does not state is left out.
+  // An option that needs an unstated value is left out.
   row.set("input_tokens", "p50 150").set("input_spread", "p90 300");
   const MappedRun spread = mapped(row);
   REQUIRE(spread.is_expressed());
@@ -663,7 +664,7 @@ TEST_CASE("one engine's experts over its GPUs share its attention") {
   REQUIRE(run.is_expressed());
   CHECK(run.scenario.at("gpu_count") == 4);
   CHECK(run.scenario.at("engine").at("expert_parallel") == 4);
-  // Only 16 GPUs are stated: two replicas with the number of GPUs that NVLink joins.
+  // Only 16 GPUs are stated: two replicas with the number of GPUs connected by NVLink.
   const MappedRun wide = mapped(Row{}.set("gpu_count", "16").set("tp", ""));
   CHECK(wide.scenario.at("gpu_count") == 8);
   CHECK(wide.settings.replicas == 2);

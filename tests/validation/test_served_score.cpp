@@ -184,18 +184,19 @@ TEST_CASE("windows of clients, by hand") {
     }
     return -1.0;
   };
-  // Whole run: 24 s, 6 tokens; three engines like it.
+  // Whole run: 24 s, 6 tokens; three equal engines.
   CHECK(value("duration", "total") == rel(24.0));
   CHECK(value("output_throughput", "total") == rel(3 * 6 / 24.0));
   CHECK(value("running_requests", "mean") == rel(3 * 12 / 24.0));
   CHECK(value("ttft", "mean") == rel(2.0));
-  // Steady part: from the first answer (4 s) to the last arrival (20 s): tokens at 12 and 14 s, and
-  // one request ends.
+  // Steady part: from the first response (4 s) to the last arrival (20 s): tokens at 12 and 14 s,
+  // and one request ends.
   client.window = MeasureWindow::kSteady;
   CHECK(value("output_throughput", "total") == rel(3 * 2 / 16.0));
   CHECK(value("request_throughput", "total") == rel(3 * 1 / 16.0));
   CHECK(value("running_requests", "mean") == rel(3 * 4 / 16.0));
-  // Until the last request starts at 20 s, with the start of the run: tokens at 2, 4, 12 and 14 s.
+  // Until the last request starts at 20 s, including the start of the run: tokens at 2, 4, 12 and
+  // 14 s.
   client.window = MeasureWindow::kQueued;
   CHECK(value("output_throughput", "total") == rel(3 * 4 / 20.0));
   CHECK(value("running_requests", "mean") == rel(3 * 8 / 20.0));

@@ -1,4 +1,4 @@
-// kvsim validate allocator and the snapshot converter as a user runs them.
+// kvsim validate allocator and the snapshot converter, run like a user would.
 
 #include <cstdlib>
 #include <filesystem>
@@ -47,7 +47,7 @@ TEST_CASE("a snapshot solved by hand is converted and predicted to the byte") {
   const auto made = python("tests/validation/make_snapshot.py", ".", folder);
   if (!made) return;
   REQUIRE(*made == 0);
-  // 100 MiB and the 22 at the end of the two segments: 200 MiB do not fit.
+  // 100 MiB, and 22 MiB at the end of the two segments: 200 MiB do not fit.
   const std::string size = "--device-bytes 104857600";
   REQUIRE(*python("validation/snapshot_to_trace.py", "whole.pickle -o whole.jsonl " + size,
                   folder) == 0);
@@ -69,10 +69,11 @@ TEST_CASE("a snapshot solved by hand is converted and predicted to the byte") {
   }
   CHECK(document["quantities"][0]["recorded_peak"] == 52 << 20);
   CHECK(document["quantities"][0]["predicted_final"] == 22 << 20);
-  // 1,024 B, 12 MiB, and 2 MiB in a piece of 3 of which exactly 1 MiB is over: not split.
+  // 1,024 B, 12 MiB, and 2 MiB in a block of 3 MiB, which is not split because exactly 1 MiB
+  // remains.
   CHECK(document["final"]["allocated_bytes"] == 1024 + (15 << 20));
 
-  // The same, recorded from its fifth event on: earlier allocations are listed first.
+  // The same, recorded from its fifth event: earlier allocations are listed first.
   REQUIRE(*python("validation/snapshot_to_trace.py", "late.pickle -o late.jsonl " + size, folder) ==
           0);
   const Outcome late =
@@ -82,7 +83,7 @@ TEST_CASE("a snapshot solved by hand is converted and predicted to the byte") {
   CHECK(from_late["final"]["reserved_bytes"] == 22 << 20);
   CHECK(from_late["notes"].size() == 1);
 
-  // Other settings make another allocator: the tolerance is exceeded.
+  // With other settings the allocator behaves differently: the tolerance is exceeded.
   const Outcome other = run_kvsim({"validate", "allocator", "whole.jsonl", "--tolerance", "0.01",
                                    "--alloc-conf", "expandable_segments:True"},
                                   folder);

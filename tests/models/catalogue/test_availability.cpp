@@ -1,4 +1,5 @@
-// Which software has a method: rows of the catalogue, and the note for a stack without the method.
+// Availability of methods in software: rows of the catalogue, and the note for a stack without the
+// method.
 
 #include "models/methods/method.hpp"
 #include "models/methods/resolve/availability.hpp"
@@ -37,7 +38,7 @@ TEST_CASE("availability is printed as titles with and without options") {
   CHECK(availability_versions(availability_of("oracle-step")) == "none known");
   // SmoothQuant's released code quantizes weights and activations, not a cache.
   CHECK(availability_of("smoothquant-kv").empty());
-  CHECK(availability_of("h2o+store=int8").empty());  // in no released software
+  CHECK(availability_of("h2o+store=int8").empty());  // not in any released software
   CHECK_THROWS_AS((void)availability_of("snapkw"), InputError);
 }
 
@@ -53,7 +54,7 @@ TEST_CASE("what a row says of a method is a version and an option") {
   check("main: --kv-cache-dtype k", "main", "--kv-cache-dtype k", false);
   check("pull request: --kv-cache-dtype k", "pull request", "--kv-cache-dtype k", false);
   check("--kv-cache-dtype fp8_e4m3", "", "--kv-cache-dtype fp8_e4m3", true);
-  check("config: page, SM100", "", "config: page, SM100", true);  // a key, no version
+  check("config: page, SM100", "", "config: page, SM100", true);  // a key, not a version
   check("", "", "", true);
 }
 
@@ -88,13 +89,13 @@ TEST_CASE("a stack whose software does not have the method is named") {
   CHECK(has(note("h2o+store=int8", "hf-sdpa"), "no released software is known to have it"));
   CHECK(note("full", "vllm").empty());
   CHECK(note("fp8-e4m3", "vllm").empty());
-  // LMDeploy's profile is TurboMind, which refuses FP8; its PyTorch engine has it.
+  // LMDeploy's profile describes TurboMind, which rejects FP8; its PyTorch engine supports it.
   CHECK(has(note("fp8-e4m3", "lmdeploy"), "LMDeploy TurboMind has no fp8-e4m3"));
   CHECK(has(note("fp8-e4m3", "lmdeploy"), "LMDeploy PyTorch engine"));
   CHECK(note("lmdeploy-int8", "lmdeploy").empty());
   CHECK(has(note("quest", "sglang"), "SGLang has no quest"));
   CHECK(note("snapkv", "hf-sdpa").empty());  // kvpress runs on transformers
-  CHECK(note("snapkv", "ideal").empty());    // no software at all
+  CHECK(note("snapkv", "ideal").empty());    // not a software product
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Published configurations of hybrid models against an independent calculation (KVSIM_DATA_DIR).
+// Published configurations of hybrid models compared with an independent calculation
+// (KVSIM_DATA_DIR).
 
 #include <cmath>
 #include <filesystem>
@@ -71,7 +72,7 @@ TEST_CASE("every published configuration gives the parameters, weights and cache
     INFO(row.at("model"));
     const Llm llm = read_hf_config_file(folder / (row.at("model") + ".json"), "m");
     CHECK(llm.n_layers() == std::stoi(row.at("layers")));
-    // The reference leaves out one scale of V4's hyper-connections, and some fp32 vectors.
+    // The reference omits one scale of V4's hyper-connections and some fp32 vectors.
     check(row, "params_text", static_cast<double>(parameters(llm)), 1e-11);
     check(row, "params_active", static_cast<double>(active_parameters(llm)));
     check(row, "weight_bytes_text", static_cast<double>(published_weight_bytes(llm).count()), 3e-6);

@@ -90,12 +90,12 @@ TEST_CASE("vLLM takes 0.92 of the memory since 0.20, and then leaves room for CU
   CHECK_FALSE(on("vllm@0.19", "H100-80GB-SXM").counts_graphs);
   CHECK(on("vllm@0.20", "H100-80GB-SXM").usable_fraction == 0.92);
   CHECK(on("vllm@0.20", "H100-80GB-SXM").counts_graphs);
-  // From 0.25 dense models run on a model runner whose estimate is 0 before 0.29.
+  // Since 0.25, dense models run on a model runner whose estimate is 0 before 0.29.
   for (const char* label : {"vllm@0.25", "vllm@0.28.1"}) {
     CHECK_FALSE(on(label, "H100-80GB-SXM").counts_graphs);
     CHECK(on(label, "H100-80GB-SXM", {}, 1, kExperts).counts_graphs);
   }
-  // Qwen3 since 0.22, Llama and Mistral since 0.23, their quantized checkpoints since 0.24.
+  // Qwen3 since 0.22, Llama and Mistral since 0.23, and their quantized checkpoints since 0.24.
   struct Row {
     const char* label;
     const char* llm;
@@ -141,7 +141,8 @@ TEST_CASE("SGLang's chunk and memory fraction depend on GPU memory, GPUs and ver
   CHECK(rtx.usable_fraction == share(24576, 512 + 1.5 * 2048 + 2 * 24 + 128));
   CHECK(on("sglang@0.5.3", "RTX-4090").usable_fraction ==
         share(24576, 512 + 1.5 * 2048 + 2 * 16 + 128));
-  // sglang #37898: on 20 to 35 GiB larger chunks and more captured sequences since 0.5.20.
+  // sglang #37898: since 0.5.20, GPUs of 20 to 35 GiB have larger chunks and more captured
+  // sequences.
   CHECK(on("sglang@0.5.18", "RTX-4090").prefill_chunk == 2048);
   for (const char* label : {"sglang@0.5.20", "sglang"}) {
     const Stack raised = on(label, "RTX-4090");
@@ -188,7 +189,7 @@ TEST_CASE("SGLang's attention groups reserve memory and divide its limits") {
   const Stack one = of("sglang@0.5.9", 1), eight = of("sglang@0.5.9", 8);
   CHECK(one.attention_groups == 1);
   CHECK(eight.attention_groups == 8);
-  // server_args.py: 512 sequences have graphs; 3 MiB, and 1.5 MiB above 300, for each of 8 groups.
+  // server_args.py: 512 sequences have graphs; 3 MiB, plus 1.5 MiB above 300, for each of 8 groups.
   CHECK((one.usable_fraction - eight.usable_fraction) * 144384 ==
         doctest::Approx(4.5 * 512 * 8).epsilon(0.01));
   CHECK(eight.prefill_chunk == one.prefill_chunk / 8);
@@ -197,7 +198,7 @@ TEST_CASE("SGLang's attention groups reserve memory and divide its limits") {
   CHECK(of("sglang@0.5.9", 8, {.prefill_chunk = 32768}).prefill_chunk == 4096);
   CHECK((of("sglang@0.4.9", 1).usable_fraction - of("sglang@0.4.9", 2).usable_fraction) * 144384 ==
         doctest::Approx(4096).epsilon(0.04));
-  // Other engines' limits are of a group.
+  // The limits of other engines apply per group.
   CHECK(of("vllm@0.19", 8).prefill_chunk == of("vllm@0.19", 1).prefill_chunk);
 }
 
@@ -308,7 +309,7 @@ TEST_CASE("SGLang: states of a request and the overlap schedule, by release and 
   CHECK(with("sglang@0.5.14", model, {.async_scheduling = false}).state_slots == 3);
   CHECK(with("sglang@0.5.9", model, {}, true, true).state_slots == 1);
   CHECK(with("sglang@0.5.9", model, {}, true, true).state_sequences == 48);
-  // Models of which the radix cache knows nothing, and those without extra buffers.
+  // Models that the radix cache does not support, and models without extra buffers.
   CHECK(with("sglang@0.5.13", "kimi-linear-48b-a3b").state_slots == 1);
   CHECK(with("sglang@0.5.13", "kimi-linear-48b-a3b").schedules_ahead);
   CHECK_FALSE(with("sglang@0.5.14", "kimi-linear-48b-a3b").schedules_ahead);
@@ -346,7 +347,7 @@ TEST_CASE("SGLang reserves memory for drafts, by release and proposer") {
     const double share = with_options(find_stack(label), {}, site).usable_fraction;
     return (1 - share) * static_cast<double>(gpu.hbm.count()) / (1024.0 * 1024 * 1024);
   };
-  // Shares have three decimals, of 80 GiB.
+  // Shares of 80 GiB are rounded to three decimals.
   const auto gib = [](double n) { return doctest::Approx(n).epsilon(0.005); };
   for (const auto& [label, head, model] :
        {std::tuple{"sglang@0.5.2", 2.0, 6.0}, std::tuple{"sglang@0.5.9", 2.0, 6.0},
@@ -385,9 +386,9 @@ TEST_CASE("SGLang's decode steps beyond the captured CUDA graphs are launched by
   CHECK_FALSE(is_captured(sglang, 161));
   CHECK(host_per_layer(sglang, 160, false) == Seconds{});
   CHECK(host_per_layer(sglang, 161, false) == sglang.eager_per_layer);
-  CHECK(host_per_layer(sglang, 161, true) == Seconds{});  // of prompts nothing is known
+  CHECK(host_per_layer(sglang, 161, true) == Seconds{});  // no data for prompts
   CHECK(is_captured(on("sglang@0.5.2", "H100-80GB-SXM", {.graph_sequences = 200}), 161));
-  // More graphs take more of the reserve, 2 MiB each.
+  // More graphs use more of the reserve, 2 MiB each.
   CHECK(on("sglang@0.5.3", "L40S", {.graph_sequences = 512}).usable_fraction <
         on("sglang@0.5.3", "L40S").usable_fraction);
 }
@@ -406,7 +407,7 @@ TEST_CASE("TensorRT-LLM since 1.0 runs as graphs only decode steps of captured s
   CHECK(is_captured(exact, 256));
   CHECK(is_captured(exact, 300));
   CHECK_FALSE(is_captured(exact, 299));
-  // Compiled engines of releases before 1.0 take no such time, whatever is captured.
+  // Compiled engines of releases before 1.0 have no such host time, regardless of captured graphs.
   CHECK(host_per_layer(on("trtllm@0.20", "H100-80GB-SXM", {.cuda_graphs = false}), 33, true) ==
         Seconds{});
 }
@@ -417,7 +418,7 @@ TEST_CASE("SGLang takes less of a GPU by default where it loads a vision encoder
                         {&find_gpu("H100-80GB-SXM"), &find_llm(model), 1})
         .usable_fraction;
   };
-  // 0.95 x (1 - 0.1 x (1152^2 / 1024^2 - 1)) of a language model's.
+  // 0.95 x (1 - 0.1 x (1152^2 / 1024^2 - 1)) of a language model's share.
   CHECK(share("qwen3-vl-8b") == test::rel(share("qwen3-8b") * 0.95 * (1 - 0.1 * 0.265625)));
   CHECK(share("qwen3-vl-4b") == test::rel(share("qwen3-8b") * 0.95));  // 1,024 wide
   CHECK(share("qwen3-vl-8b", {.language_model_only = true}) == share("qwen3-8b"));
@@ -490,7 +491,7 @@ TEST_CASE("vLLM runs at most as many sequences as an iteration has tokens") {
       "engine: max_num_seqs: expected at most max_num_batched_tokens, 512 (else vLLM does not "
       "start), got 513",
       InputError);
-  // V0 takes prompts whole: an iteration has at least a longest prompt's tokens.
+  // V0 does not split prompts: the token limit of an iteration is at least the longest prompt.
   CHECK(on("vllm-v0@0.6", "H100-80GB-SXM", {.max_num_seqs = 4096}).max_num_seqs == 4096);
   CHECK(on("sglang", "H100-80GB-SXM", {.max_num_seqs = 4096, .prefill_chunk = 512}).max_num_seqs ==
         4096);

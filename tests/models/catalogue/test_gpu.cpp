@@ -49,7 +49,7 @@ TEST_CASE("every GPU's data are plausible and have a source") {
     CHECK(names.insert(gpu.name).second);
     CHECK_FALSE(gpu.generation.empty());
     CHECK_FALSE(gpu.silicon.empty());
-    // The driver, ECC and page tables reserve some memory, never more than a tenth.
+    // The driver, ECC and page tables reserve some memory, but at most a tenth.
     CHECK(gpu.hbm_usable < gpu.hbm);
     CHECK(gib(gpu.hbm_usable) > 0.9 * gib(gpu.hbm));
     CHECK(gpu.l2 < gpu.hbm);
@@ -78,7 +78,7 @@ TEST_CASE("narrower operands are never slower and dense peaks are not the sparse
     CHECK(peak_flops(gpu, Dtype::kFp32) <= peak_flops(gpu, Dtype::kBf16));
     CHECK(peak_flops(gpu, Dtype::kBf16) == peak_flops(gpu, Dtype::kFp16));
     CHECK(peak_flops(gpu, Dtype::kFp16) <= peak_flops(gpu, Dtype::kFp8E4m3));
-    // Blackwell Ultra gave up its int8 units.
+    // Blackwell Ultra has no int8 units.
     if (gpu.silicon != "B300") {
       CHECK(peak_flops(gpu, Dtype::kFp16) <= peak_flops(gpu, Dtype::kInt8));
     }
@@ -86,17 +86,17 @@ TEST_CASE("narrower operands are never slower and dense peaks are not the sparse
     CHECK(peak_flops(gpu, Dtype::kInt4) == peak_flops(gpu, Dtype::kFp16));
     CHECK(peak_flops(gpu, Dtype::kInt2) == peak_flops(gpu, Dtype::kFp16));
     for (const auto& entry : kDtypes) {
-      // An SM's tensor cores do at most 8192 fp16 operations per clock (Blackwell), and no GPU here
-      // runs above 3 GHz; fp4 has six times that rate (Blackwell Ultra).
+      // An SM's tensor cores perform at most 8192 fp16 operations per clock (Blackwell), and no GPU
+      // in the catalogue runs above 3 GHz; fp4 has six times that rate (Blackwell Ultra).
       CHECK(peak_flops(gpu, entry.dtype).count() < gpu.sms * 8192.0 * 6.0 * 3e9);
       CHECK(peak_flops(gpu, entry.dtype).count() > 0);
     }
   }
-  // An A100 SM does 1024 fp16 multiply-adds a clock: 108 x 2048 x 1.41 GHz = 311.9 TFLOP/s; the
-  // sheet's 624 is with sparsity.
+  // An A100 SM performs 1024 fp16 multiply-adds per clock: 108 x 2048 x 1.41 GHz = 311.9 TFLOP/s;
+  // the data sheet's 624 is with sparsity.
   CHECK(peak_flops(find_gpu("A100-80GB-SXM"), Dtype::kFp16).count() ==
         rel(108 * 2048 * 1.41e9, 1e-3));
-  // An H100 SM does 2048 of them: 132 x 4096 x 1.83 GHz = 989.4 TFLOP/s.
+  // An H100 SM performs 2048: 132 x 4096 x 1.83 GHz = 989.4 TFLOP/s.
   CHECK(peak_flops(find_gpu("H100-80GB-SXM"), Dtype::kBf16).count() ==
         rel(132 * 4096 * 1.83e9, 1e-3));
 }
@@ -114,7 +114,7 @@ TEST_CASE("known data sheet values") {
   CHECK(a800.nvlink->count() == rel(400e9));
   CHECK(a800.silicon == "A100");
   CHECK(a800.peak == a100.peak);
-  // 42298834944 bytes = 39.39 GiB, what torch prints for A100 40GB.
+  // 42298834944 bytes = 39.39 GiB, the capacity that torch prints for A100 40GB.
   CHECK(find_gpu("A100-40GB").hbm_usable == 42298834944_B);
   CHECK(gib(find_gpu("A100-40GB").hbm_usable) == rel(39.39, 2e-4));
   CHECK(find_gpu("H100-80GB-SXM").nvlink->count() == rel(900e9));
@@ -123,7 +123,7 @@ TEST_CASE("known data sheet values") {
   CHECK(find_gpu("H200").hbm_bandwidth.count() == rel(4.8e12));
   CHECK(find_gpu("GH200-96GB").c2c->count() == rel(450e9));
   CHECK_FALSE(find_gpu("L40S").nvlink.has_value());
-  // One GPU of eight and of 72: 62 and 576 TB/s.
+  // One GPU of a system of eight and of 72: 62 and 576 TB/s in total.
   CHECK(find_gpu("B300").hbm_bandwidth.count() * 8 == rel(62e12));
   CHECK(find_gpu("GB300").hbm_bandwidth.count() * 72 == rel(576e12));
   CHECK(gib(find_gpu("GB200").hbm_usable) == rel(184.31, 1e-6));
@@ -137,7 +137,7 @@ TEST_CASE("known data sheet values") {
 }
 
 TEST_CASE("AMD's GPUs") {
-  // A CDNA 3 compute unit does 2,048 fp16 operations a clock, one of CDNA 4 4,096.
+  // A CDNA 3 compute unit performs 2,048 fp16 operations per clock, a CDNA 4 unit 4,096.
   CHECK(peak_flops(find_gpu("MI300X"), Dtype::kBf16).count() == rel(304 * 2048 * 2.1e9, 1e-3));
   CHECK(peak_flops(find_gpu("MI355X"), Dtype::kBf16).count() == rel(256 * 4096 * 2.4e9, 1e-3));
   CHECK(find_gpu("MI325X").peak == find_gpu("MI300X").peak);
@@ -221,9 +221,9 @@ TEST_CASE("an ambiguous name lists the candidates and an unknown one the nearest
   CHECK(complaint_of("A800").starts_with("GPU \"A800\" is ambiguous"));
   CHECK(complaint_of("H100-80GB-SXN") ==
         "unknown GPU \"H100-80GB-SXN\"; did you mean \"H100-80GB-SXM\"?");
-  // A name that begins with the word is listed before one that differs by a letter (H20).
+  // A name that begins with the word is listed before a name that differs by a letter (H20).
   CHECK(complaint_of("h10").find("did you mean one of H100") != std::string::npos);
-  // L4 is another GPU than L40, not an abbreviation of it.
+  // L4 is a different GPU from L40, not an abbreviation of it.
   CHECK(find_gpu("L4").name == "L4");
   for (const char* name : {"L2", "", "()", "any", "n/a", "MI250X", "80GB", "A100-20GB"}) {
     INFO(name);
@@ -247,7 +247,7 @@ TEST_CASE("a short name given by a user selects one card with a note about the o
   }
   CHECK(gpu_of_user("h100").note ==
         "\"h100\" is taken as H100-80GB-SXM; the catalogue also has H100-80GB-PCIe, H100-NVL");
-  // Only one card, or a name that is unambiguous.
+  // GPUs with a single card, or unambiguous names.
   for (const char* name : {"H200_SXM", "b200", "l40s", "rtx 4090", "H100-80GB-SXM", "h100_80gb_sxm",
                            "h100 pcie", "t4"}) {
     INFO(name);

@@ -1,4 +1,4 @@
-// Kinds of layers, each solved by hand: weights, cache of a sequence, reads of a step.
+// Kinds of layers, each solved by hand: weights, cache of a sequence, bytes read by a step.
 
 #include <algorithm>
 #include <span>
@@ -79,7 +79,7 @@ TEST_CASE("full layers: keys and values of different widths") {
   CHECK(at(layer, 100).held == 8000);
   CHECK(at(layer, 100).read == 8000);
   CHECK(at(layer, 100, Dtype::kFp8E4m3).held == 4000);
-  // Q 8 x 12, K 2 x 12, V 2 x 8, output 8 x 8, of a width of 10.
+  // Q 8 x 12, K 2 x 12, V 2 x 8, output 8 x 8, each times a width of 10.
   CHECK(mixers(layer, 10) == 10 * (96 + 24 + 16 + 64));
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("compressed layers: a window, an entry per several tokens, a compresso
   // gates of 512 in fp32: 524,288 B.
   CHECK(at(layer, 1280).held == 128 * 1024 + 10 * 1024 + 524'288);
   CHECK(at(layer, 1280, Dtype::kFp8E4m3).held == 138 * 584 + 524'288);
-  // Ratio 4 overlaps: 8 slots of two sets of 512 and of 128 for the index.
+  // Ratio 4 overlaps: 8 slots of two sets of 512, and of 128 for the index.
   layer.attention.ratio = 4;
   layer.attention.index = {.n_heads = 64, .head_dim = 128, .top_k = 100};
   const double state = 8 * (2 * 2 * 512) * 4 + 8 * (2 * 2 * 128) * 4;
@@ -263,9 +263,9 @@ TEST_CASE("LFM2: convolutions and full attention by its list of layers") {
   CHECK(kind_name(llm.layers[2]) == "full");
   // Two thirds of 12,288, a multiple of 256.
   CHECK(llm.layers[0].mlp.d_ff == 8192);
-  // Embeddings 65,536 x 2,048, tied; 10 convolutions of 2,048 x (6,144 + 2,048) + 3 x 2,048;
-  // 6 attentions of 2 x 2,048^2 + 2 x 2,048 x 512 and 128 of norms; 16 blocks of 3 x 2,048 x 8,192;
-  // 33 norms.
+  // Embeddings 65,536 x 2,048, tied; 10 convolutions of 2,048 x (6,144 + 2,048) + 3 x 2,048; 6
+  // attention layers of 2 x 2,048^2 + 2 x 2,048 x 512 and 128 for norms; 16 blocks of 3 x 2,048 x
+  // 8,192; 33 norms.
   CHECK(parameters(llm) ==
         134'217'728 + 10 * 16'783'360 + 6 * 10'485'888 + 16 * 50'331'648 + 33 * 2'048);
   CHECK(llm.notes.empty());
@@ -303,7 +303,7 @@ TEST_CASE("gated delta nets: every fourth layer is full unless a list says other
   CHECK(kind_name(llm.layers[2]) == "gated-delta");
   CHECK(kind_name(llm.layers[3]) == "full");
   CHECK(llm.layers[3].attention.gate_dim == 16);
-  // A state has the model's 16 bits unless the file sets another format.
+  // A state has the model's 16-bit dtype unless the file sets another dtype.
   CHECK(cache_terms(llm, Dtype::kBf16).state == 3 * (4 * 64 * 2 + 3 * 64 * 2));
   CHECK(cache_terms(llm, Dtype::kBf16).per_token == 2 * 2 * 16 * 2);
   config["mamba_ssm_dtype"] = "float32";
@@ -344,7 +344,7 @@ TEST_CASE("Nemotron's blocks are letters or words") {
   CHECK(has(refusal(config), "/hybrid_override_pattern: 3 blocks for 4 layers"));
   config["hybrid_override_pattern"] = "M-*X";
   CHECK(has(refusal(config), "/hybrid_override_pattern: expected blocks of the letters"));
-  // Experts in a narrower width, between two projections.
+  // Experts of a smaller width, between two projections.
   words["moe_latent_size"] = 16;
   CHECK(parameters(read(words)) == parameters(llm) - 8 * 2 * (64 - 16) * 32 + 2 * 64 * 16);
 }
@@ -362,7 +362,7 @@ TEST_CASE("hybrids with Mamba 2: Granite in some layers and Falcon-H1 in all") {
   granite["mamba_d_head"] = "auto";  // 2 * 64 channels of 4 heads
   granite["mamba_d_state"] = 8;
   // Mamba: input 64 x (128 + 144 + 4), convolution 4 x 144 with a bias, output 128 x 64, three
-  // vectors of 4 heads, a norm of 128. Attention: 4 of 64 x 64 less half of K and V. Each layer: a
+  // vectors of 4 heads, a norm of 128. Attention: 4 of 64 x 64 minus half of K and V. Each layer: a
   // router 64 x 4, 4 experts 3 x 64 x 16, a shared block 3 x 64 x 32, two norms.
   const std::int64_t mamba = 64 * 276 + 4 * 144 + 144 + 128 * 64 + 12 + 128;
   const std::int64_t attention = 64 * 64 * 2 + 64 * 32 * 2;
@@ -383,7 +383,7 @@ TEST_CASE("hybrids with Mamba 2: Granite in some layers and Falcon-H1 in all") {
   const Llm both = read(falcon);
   CHECK(kind_name(both.layers[0]) == "full + mamba2");
   // Input 64 x (96 + 112 + 3), convolution 4 x 112 with a bias, output 96 x 64, three vectors of 3
-  // heads, and no norm unless the file says so; 3 states of 32 x 8 and 3 columns of 112.
+  // heads, and no norm unless the file sets one; 3 states of 32 x 8 and 3 columns of 112.
   CHECK(parameters(both) ==
         2 * 6400 + attention + 64 * 211 + 448 + 112 + 96 * 64 + 9 + 3 * 64 * 128 + 2 * 64 + 64);
   CHECK(cache_terms(both, Dtype::kBf16).state == 3 * 32 * 8 * 2 + 3 * 112 * 2);
@@ -409,16 +409,17 @@ TEST_CASE("Kimi-Linear counts layers from one") {
   const Llm llm = read(config);
   CHECK(kind_name(llm.layers[0]) == "kimi-delta");
   CHECK(kind_name(llm.layers[1]) == "latent");
-  // Delta: Q, K, V 3 x 64 x 32; decay and gate 2 x (64 x 16 + 16 x 32); step 64 x 2; convolutions
-  // 4 x 96; output 32 x 64; 2 + 32 + 16 in vectors; a dense block. Latent: Q 64 x 4 x 24, latent 64
-  // x 40, expansion 32 x 4 x 32, output 64 x 64, a norm of 32; router, 4 experts, a shared one, 4
+  // Delta: Q, K, V 3 x 64 x 32; decay and gate 2 x (64 x 16 + 16 x 32); step 64 x 2; convolutions 4
+  // x 96; output 32 x 64; 2 + 32 + 16 in vectors; a dense block. Latent: Q 64 x 4 x 24, latent 64 x
+  // 40, expansion 32 x 4 x 32, output 64 x 64, a norm of 32; router, 4 experts, a shared expert, 4
   // biases.
   const std::int64_t delta =
       3 * 2048 + 2 * (1024 + 512) + 128 + 384 + 2048 + 50 + 3 * 64 * 128 + 128;
   const std::int64_t latent =
       64 * 96 + 64 * 40 + 32 * 128 + 4096 + 32 + 256 + 5 * 3 * 64 * 16 + 4 + 128;
   CHECK(parameters(llm) == 2 * 6400 + delta + latent + 64);
-  // States are fp32 whatever the file says; convolutions, decay and step bias are stored in it.
+  // States are fp32 regardless of the file's dtype; convolutions, decay and step bias are stored in
+  // fp32.
   CHECK(cache_terms(llm, Dtype::kFp8E4m3).state == 2 * 256 * 4 + 3 * 96 * 2);
   CHECK(llm.extra_bytes == 2 * (384 + 34) + 2 * 4);
   config["linear_attn_config"]["kda_layers"] = {1, 2};
@@ -446,7 +447,7 @@ TEST_CASE("wrappers, null values and numbers as Python writes them") {
   write(folder / "config.json", R"({"hidden_size": Infinity, "model_type": "llama"})");
   CHECK_THROWS_AS((void)read_hf_config_file(folder / "config.json", "m"), InputError);
 
-  // A separate quantisation file with its usual name.
+  // A separate quantisation file under its usual name.
   write(folder / "own.json", small("llama").dump());
   write(folder / "own.quant.json", R"({"quantization": {"quant_algo": "FP8"}})");
   CHECK(published_formats(read_hf_config_file(folder / "own.json", "m")) == "fp8-tensor");
@@ -470,7 +471,7 @@ TEST_CASE("an unknown family is read only on request and keys that change memory
   CHECK(has(read(odd).notes.at(0), "not read, and may change memory: super_head_count"));
   odd["super_head_count"] = nullptr;
   CHECK(read(odd).notes.empty());
-  // The note has a bounded length.
+  // The note has a limited length.
   for (int i = 10; i < 40; ++i) odd["super_head_count_" + std::to_string(i)] = 3;
   odd[std::string(5000, 'a') + "_head_count"] = 3;
   const std::string many = read(odd).notes.at(0);

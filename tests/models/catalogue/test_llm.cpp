@@ -56,7 +56,7 @@ json catalogue_config(std::string_view name) {
   return {};
 }
 
-/// Sliding-window layers.
+/// Number of sliding-window layers.
 std::int64_t n_sliding(const Llm& llm) {
   return std::count_if(llm.layers.begin(), llm.layers.end(),
                        [](const LayerSpec& layer) { return is_bounded(layer.attention); });
@@ -92,7 +92,7 @@ TEST_CASE("every catalogue model is a valid transformer") {
     CHECK(weight_bytes(llm, Dtype::kFp16).count() == 2 * total);
     CHECK(weight_bytes(llm, Dtype::kInt4).count() == (total + 1) / 2);
     CHECK(published_weight_bytes(llm) >= weight_bytes(llm, llm.published_dtype));
-    // Norms, biases, sinks and routers' biases are a small part of every model.
+    // Norms, biases, sinks and router biases are a small part of every model.
     CHECK(static_cast<double>(llm.extra_parameters) < 2e-3 * static_cast<double>(total));
   }
 }
@@ -100,7 +100,7 @@ TEST_CASE("every catalogue model is a valid transformer") {
 TEST_CASE("a full cache grows by at most one token's elements per token") {
   for (const Llm& llm : builtin_llms()) {
     INFO(llm.name);
-    // Others have states, windows next to other entries, or keys of an index.
+    // Other layers have states, windows next to other entries, or index keys.
     const bool only_rows = std::all_of(llm.layers.begin(), llm.layers.end(), [](const auto& layer) {
       return items_without_rows(layer, Dtype::kFp16).empty();
     });
@@ -139,7 +139,7 @@ TEST_CASE("every model is found by name, alias and file name, in any case") {
       CHECK(&find_llm(alias) == &llm);
     }
   }
-  // Names as papers print them.
+  // Names as printed in papers.
   CHECK(find_llm("GPT-3 175B").name == "gpt-3-175b");
   CHECK(find_llm("Llama 2 7B").name == "llama-2-7b");
 }
@@ -147,8 +147,8 @@ TEST_CASE("every model is found by name, alias and file name, in any case") {
 // ---- exact parameter counts --------------------------------------------------------------------
 
 TEST_CASE("published parameter counts") {
-  // Each is the total of the published safetensors (or of the class built from the published
-  // config). Two worked by hand, V vocabulary, D width, F feed-forward width, L layers:
+  // Each value is the total of the published safetensors (or of the class built from the published
+  // config). Two of them by hand, with V vocabulary, D width, F feed-forward width, L layers:
   //   Llama-2-7B   2VD = 2*32000*4096 = 262,144,000; a layer 4D^2 + 3DF + 2D
   //                = 67,108,864 + 135,266,304 + 8,192 = 202,383,360; 32 of them
   //                6,476,267,520; the last norm 4,096: 6,738,415,616.
@@ -180,7 +180,7 @@ TEST_CASE("published parameter counts") {
       {"glm-4-9b-1m", 9'483'857'920},
       {"mistral-small-3.2-24b", 23'572'403'200},
       {"mistral-7b-v0.1", 7'241'732'096},
-      // 768 more rows in two tables of width 4096: 6,291,456 more
+      // 768 more rows in two tables of width 4096: 6,291,456 more parameters
       {"mistral-7b-v0.3", 7'248'023'552},
       {"mistral-nemo-12b", 12'247'782'400},
       {"mistral-large-2407", 122'610'069'504},
@@ -237,7 +237,7 @@ TEST_CASE("published parameter counts") {
       {"gpt-oss-120b", 116'829'156'672},
       {"deepseek-v2", 235'741'434'880},
       {"deepseek-v2-lite", 15'706'484'224},
-      // 58 layers' routers have 256 biases: 671,026,404,352 + 14,848
+      // the routers of 58 layers have 256 biases: 671,026,404,352 + 14,848
       {"deepseek-v3", 671'026'419'200},
       {"kimi-k2", 1'026'408'232'448},
       {"glm-5", 743'911'218'432},
@@ -257,7 +257,7 @@ TEST_CASE("published parameter counts") {
 }
 
 TEST_CASE("published totals that include parts this program leaves out") {
-  // Gemma 3's vision tower has 416,866,032 parameters; its projector 1152*D and a norm of 1152.
+  // Gemma 3's vision tower has 416,866,032 parameters; its projector has 1152*D and a norm of 1152.
   const std::map<std::string, std::pair<std::int64_t, std::int64_t>> gemma{
       {"gemma-3-4b", {4'300'079'472, 2560}},
       {"gemma-3-12b", {12'187'325'040, 3840}},
@@ -266,14 +266,15 @@ TEST_CASE("published totals that include parts this program leaves out") {
     INFO(name);
     CHECK(parameters(find_llm(name)) + 416'866'032 + 1152 * sizes.second + 1152 == sizes.first);
   }
-  // GLM-4.5 is published with one more layer, which predicts a second token: a layer with experts
-  // (161*3*5120*1536 + attention 136,314,880 + router 819,200), eh_proj 2*5120^2, a separate
-  // embedding and head 2*151552*5120, norms 5*5120, biases 14,336, QK norms 256, router bias 160.
+  // GLM-4.5 is published with one additional layer, which predicts a second token: a layer with
+  // experts (161*3*5120*1536 + attention 136,314,880 + router 819,200), eh_proj 2*5120^2, a
+  // separate embedding and head 2*151552*5120, norms 5*5120, biases 14,336, QK norms 256, router
+  // bias 160.
   const std::int64_t next_layer = 161LL * 3 * 5120 * 1536 + 136'314'880 + 819'200 +
                                   2LL * 5120 * 5120 + 2LL * 151552 * 5120 + 5 * 5120 + 14'336 +
                                   256 + 160;
   CHECK(parameters(find_llm("glm-4.5")) + next_layer == 358'337'791'296);
-  // GPT-3: 50257*D + 2048*D + 96*(12*D^2 + 13*D) + 2*D with D = 12288; the paper says 175.0B.
+  // GPT-3: 50257*D + 2048*D + 96*(12*D^2 + 13*D) + 2*D with D = 12288; the paper prints 175.0B.
   CHECK(parameters(find_llm("gpt-3-175b")) == 174'604'259'328);
 }
 
@@ -289,7 +290,7 @@ TEST_CASE("active parameters") {
   // Dense, untied: all except the embedding, the norms and the biases.
   const Llm& llama = find_llm("llama-2-7b");
   CHECK(active_parameters(llama) == 6'738'415'616 - 32000 * 4096 - 65 * 4096);
-  // Tied: the head is a product all the same.
+  // Tied: the head is nevertheless a product.
   const Llm& gemma = find_llm("gemma-2b");
   CHECK(active_parameters(gemma) == 2'506'172'416 - 37 * 2048);
 }
@@ -301,13 +302,13 @@ TEST_CASE("published weight bytes") {
   CHECK(published_weight_bytes(find_llm("deepseek-v3")).count() ==
         669'065'609'216 + std::int64_t{4} * 40'838'232 + std::int64_t{2} * 1'960'809'984 +
             std::int64_t{2} * 14'848);
-  // Of 124 layers 3 x 16,384 x 53,248 values in fp8, with a scale in fp32 for each of 2 x 53,248 +
+  // 3 x 16,384 x 53,248 values of 124 layers in fp8, with an fp32 scale for each of 2 x 53,248 +
   // 16,384 rows; attention, the first and the last layer, embedding and head in bf16.
   CHECK(published_weight_bytes(find_llm("llama-3.1-405b-fp8")).count() ==
         324'538'466'304 + std::int64_t{124} * 122'880 * 4 +
             std::int64_t{2} * (405'853'388'800 - 324'538'466'304));
   // gpt-oss-20b: experts 24*32*3*2880^2 = 19,110,297,600 values at 4.25 bits = 10,152,345,600 B,
-  // the other 1,804,459,584 in bf16 = 3,608,919,168 B.
+  // the other 1,804,459,584 values in bf16 = 3,608,919,168 B.
   const Llm& oss = find_llm("gpt-oss-20b");
   CHECK(published_weight_bytes(oss).count() == 13'761'264'768);
   CHECK(loaded_weight_bytes(oss, Dtype::kFp4).count() == 13'761'264'768);
@@ -366,7 +367,7 @@ TEST_CASE("sliding layers hold min(tokens, window)") {
   CHECK(full_cache_bytes(v1, 4095, Dtype::kFp16) < full_cache_bytes(v1, 4096, Dtype::kFp16));
   CHECK(n_sliding(find_llm("mistral-7b-v0.2")) == 0);
   CHECK(n_sliding(find_llm("mistral-7b-v0.3")) == 0);
-  CHECK(n_sliding(find_llm("qwen2.5-7b")) == 0);  // a window is given, use_sliding_window is false
+  CHECK(n_sliding(find_llm("qwen2.5-7b")) == 0);  // has a window, but use_sliding_window is false
   CHECK(n_sliding(find_llm("phi-3-mini-4k")) == 32);
   CHECK(n_sliding(find_llm("phi-4")) == 0);
 
@@ -409,7 +410,7 @@ TEST_CASE("the window rules of each family") {
   qwen.erase("sliding_window");
   CHECK(refusal(qwen) == "config.json: /sliding_window: missing");
 
-  // A list per layer overrides the pattern.
+  // A list with an entry per layer overrides the pattern.
   json gemma = catalogue_config("gemma-2-9b");
   gemma["layer_types"] = std::vector<std::string>(42, "full_attention");
   CHECK(n_sliding(read(gemma)) == 0);
@@ -441,7 +442,7 @@ TEST_CASE("the number of cached heads follows the family's rule") {
   CHECK(refusal(llama) ==
         "config.json: /num_key_value_heads: 7 cached heads do not divide 64 query heads");
 
-  // Gemma 3's class caches 4 heads if the file does not say otherwise.
+  // Gemma 3's class caches 4 heads if the file has no value.
   json gemma = catalogue_config("gemma-3-12b");
   gemma["text_config"].erase("num_key_value_heads");
   CHECK(read(gemma).layers[0].attention.n_kv_heads == 4);
@@ -449,7 +450,7 @@ TEST_CASE("the number of cached heads follows the family's rule") {
   CHECK(has(refusal(gemma), "/text_config: num_key_value_heads is missing, and its default of 4"));
 
   json falcon = catalogue_config("falcon-7b");
-  CHECK(falcon.at("num_kv_heads") == 71);  // stated by the file; the code uses 1
+  CHECK(falcon.at("num_kv_heads") == 71);  // the file's value; the code uses 1
   CHECK(read(falcon).layers[0].attention.n_kv_heads == 1);
   falcon["multi_query"] = false;
   CHECK(read(falcon).layers[0].attention.n_kv_heads == 71);
@@ -508,7 +509,7 @@ TEST_CASE("families that are not in the catalogue") {
                   {"max_position_embeddings", 32768}};
   CHECK(parameters(read(glm4)) == 9'400'279'040);
   json glm = glm4;
-  glm["model_type"] = "glm";  // two norms a layer less
+  glm["model_type"] = "glm";  // two norms fewer per layer
   CHECK(parameters(read(glm)) == 9'400'279'040 - 40 * 2 * 4096);
   // The architecture's name is used if model_type is absent.
   json nameless = catalogue_config("qwen3-8b");
@@ -550,7 +551,7 @@ TEST_CASE("a cache without a chosen format is never quantised") {
   CHECK(default_kv_dtype(find_llm("gpt-oss-20b"), Dtype::kFp4) == Dtype::kBf16);
   CHECK(default_kv_dtype(find_llm("deepseek-v3"), Dtype::kFp8E4m3) == Dtype::kBf16);
   CHECK(default_kv_dtype(find_llm("llama-2-7b"), Dtype::kInt4) == Dtype::kFp16);
-  // Published in fp32, quantised by the user: the compute dtype is 16-bit.
+  // Published in fp32 and quantised by the user: the compute dtype is 16-bit.
   CHECK(default_kv_dtype(find_llm("gpt-j-6b"), Dtype::kInt4) == Dtype::kBf16);
 }
 
@@ -579,7 +580,7 @@ TEST_CASE("RoPE scaling extends the positions as engines count them") {
             {{"factor", 4.0}, {"rope_type", "yarn"}, {"original_max_position_embeddings", 4096}}) ==
         16384);
   CHECK(positions({{"factor", 4.0}, {"rope_type", "yarn"}}) == 32768);
-  // With these the declared positions include the factor.
+  // With these types the declared positions include the factor.
   CHECK(positions({{"factor", 8.0}, {"rope_type", "llama3"}}) == 8192);
   CHECK(positions({{"factor", 8.0}, {"rope_type", "longrope"}}) == 8192);
   CHECK(positions({{"rope_type", "default"}}) == 8192);
@@ -614,7 +615,7 @@ TEST_CASE("a known family names the key that is missing or wrong") {
     CHECK(refusal(config) == fmt::format("config.json: /{}: missing", key));
     for (const json& bad : {json(0), json(-1), json(1e9), json(1.5), json("4096"), json(true),
                             json(nullptr), json::array({1})}) {
-      // A declared context of 1e9 tokens costs nothing, so it is accepted.
+      // A declared context of 1e9 tokens needs no memory, so it is accepted.
       if (bad == 1e9 && std::string_view{key} == "max_position_embeddings") continue;
       config[key] = bad;
       INFO(key, " = ", bad.dump());
@@ -654,7 +655,7 @@ TEST_CASE("a key that changes the cache and is not modelled is refused") {
     config[key] = nullptr;
     CHECK(refusal(config) == "no complaint");
   }
-  // Llama-3.2-11B-Vision: the text part is refused at its place.
+  // Llama-3.2-11B-Vision: the error of the text part has the path of that part.
   const json vision{
       {"model_type", "mllama"},
       {"text_config", {{"model_type", "mllama_text_model"}, {"cross_attention_layers", {3, 8}}}}};
@@ -742,7 +743,7 @@ TEST_CASE("a name of a quantized checkpoint is a model with quantized weights") 
       if (std::regex_search(name, quantized)) CHECK(bits_of(llm.published_dtype) < 16);
     }
   }
-  // vLLM's logs: 67.72 GiB of either 70B checkpoint with 8-bit linear layers.
+  // vLLM's logs: 67.72 GiB for both 70B checkpoints with 8-bit linear layers.
   constexpr double kGiB = 1024.0 * 1024 * 1024;
   for (const char* name : {"llama-3.3-70b-fp8", "llama-3.1-70b-w8a8"}) {
     INFO(name);
@@ -750,7 +751,7 @@ TEST_CASE("a name of a quantized checkpoint is a model with quantized weights") 
               loaded_weight_bytes(find_llm(name), {.base = find_llm(name).published_dtype})
                   .count()) == rel(67.72 * kGiB, 1e-3));
   }
-  // dtype wins: the same bytes as the model that is not quantized.
+  // The dtype takes precedence: the same bytes as the model that is not quantized.
   const Llm& fp8 = find_llm("Qwen/Qwen3-30B-A3B-FP8");
   const Llm& plain = find_llm("qwen3-30b-a3b");
   CHECK(published_formats(fp8) == "fp8-block");
@@ -758,7 +759,7 @@ TEST_CASE("a name of a quantized checkpoint is a model with quantized weights") 
   CHECK(loaded_weight_bytes(fp8, {.base = fp8.published_dtype}) ==
         loaded_weight_bytes(plain,
                             {.base = Dtype::kBf16, .format = &find_weight_format("fp8-block")}));
-  // Checkpoints that are not in the catalogue are refused with a hint about what to type.
+  // Checkpoints that are not in the catalogue are refused with a hint about valid arguments.
   const auto complaint = [](const char* name) {
     return complaint_of([&] { (void)find_llm(name); });
   };
@@ -773,8 +774,8 @@ TEST_CASE("a name of a quantized checkpoint is a model with quantized weights") 
 }
 
 TEST_CASE("a broken configuration gives a model or an InputError and nothing else") {
-  // A fixed list of strange values in every key of every catalogue configuration, then random pairs
-  // of such values.
+  // A fixed list of unusual values for every key of every catalogue configuration, then random
+  // pairs of these values.
   const std::array<json, 14> strange{json(nullptr), json(true),
                                      json(false),   json(0),
                                      json(-1),      json(3),
@@ -787,7 +788,7 @@ TEST_CASE("a broken configuration gives a model or an InputError and nothing els
   const auto attempt = [&](const json& config) {
     try {
       const Llm llm = read(config);
-      // An accepted configuration can be used.
+      // An accepted configuration is usable.
       (void)active_parameters(llm);
       (void)weight_bytes(llm, Dtype::kFp32);
       (void)published_weight_bytes(llm);

@@ -1,4 +1,5 @@
-// Patterns of modules in quantisation configurations: against std::regex, by hand, hostile ones.
+// Module patterns in quantisation configurations: compared with std::regex, solved by hand, and
+// hostile patterns.
 
 #include <chrono>
 #include <random>

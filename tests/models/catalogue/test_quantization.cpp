@@ -77,7 +77,7 @@ std::int64_t values(const std::vector<Matrix>& matrices) {
   for (const Matrix& m : matrices) sum += m.in * m.out;
   return sum;
 }
-/// NVFP4: 4 bits per value, a byte per 16 values, two fp32 per matrix.
+/// NVFP4: 4 bits per value, one byte per 16 values, two fp32 values per matrix.
 std::int64_t nvfp4(const std::vector<Matrix>& matrices) {
   const std::int64_t n = values(matrices);
   return n / 2 + n / 16 + 8 * std::ssize(matrices);
@@ -100,9 +100,9 @@ TEST_CASE("fp8 with scales by block: layers are fp8 while head and embedding sta
   CHECK(published_formats(llm) == "fp8-block");
   CHECK(llm.published_dtype == Dtype::kFp8E4m3);
   CHECK(default_kv_dtype(llm, llm.published_dtype) == Dtype::kBf16);
-  // Requested in bf16 it is a model like any other.
+  // When loaded in bf16, it equals an unquantised model.
   CHECK(loaded_weight_bytes(llm, WeightStore{Dtype::kBf16, nullptr}).count() == plain(llm));
-  config["quantization_config"].erase("quant_method");  // some files name only the blocks
+  config["quantization_config"].erase("quant_method");  // some files contain only the block size
   CHECK(published(read(config)) == published(llm));
   config["quantization_config"]["weight_block_size"] = {64, 64};
   CHECK(published(read(config)) == plain(llm) - kLayers * packed + 4 * kLayers * scales);
@@ -136,7 +136,7 @@ TEST_CASE("hf_quant_config.json next to config.json gives the format and the cac
   write(folder / "hf_quant_config.json", "{");
   CHECK_THROWS_AS((void)read_hf_config_file(folder / "config.json", "m"), InputError);
 
-  // Both files may state it if they agree.
+  // Both files may contain the key if they agree.
   json both = dense();
   both["quantization_config"] = {{"quant_method", "modelopt"},
                                  {"quant_algo", "FP8"},
@@ -178,10 +178,10 @@ TEST_CASE("excluded modules stay in 16 bits layer by layer") {
   CHECK(bytes({"model.layers.*.self_attn.o_proj"}) == all - kLayers * (inputs + experts));
   CHECK(bytes({"model.layers.1.*"}) == all - (kLayers - 1) * (inputs + output + experts));
   CHECK(bytes({"model.layers.0", "*.mlp.experts*"}) == all - (kLayers - 1) * (inputs + output));
-  // Parts with similar names: a router, a vision tower, a layer that does not exist.
+  // Names that match no part: a router, a vision tower, a layer that does not exist.
   CHECK(bytes({"gate", "mlp.gate", "vision_tower*", "model.layers.7*", "q"}) == bytes({"lm_head"}));
   CHECK(bytes({"*"}) == all);
-  // Each projection of attention has its own format; a feed-forward block has one.
+  // Each attention projection has a separate format; a feed-forward block has one format.
   const std::vector<Matrix> key{kInputs[1]};
   CHECK(bytes({"*.self_attn.k_proj"}) ==
         bytes({"lm_head"}) + kLayers * (2 * values(key) - nvfp4(key)));
@@ -216,7 +216,7 @@ TEST_CASE("mixed precision: each module has the format that its name gives, the 
                               (2 * head - head / 2 - head / 16 - 4));
   CHECK(llm.published_dtype == Dtype::kFp4);
   CHECK(published_formats(llm) == "fp8-tensor + nvfp4 + nvfp4-w4a16");
-  // Layers of two formats are different to the cost model.
+  // The cost model distinguishes layers of two formats.
   CHECK(llm.layers[0].mlp.format != llm.layers[1].mlp.format);
 }
 
@@ -261,7 +261,7 @@ TEST_CASE("compressed-tensors: groups of weights by type, bits and scale") {
                                      {"kv_cache_scheme", nullptr}};
     CHECK(published_formats(read(config)) == each.formats);
   }
-  // Kimi-K2.5's: only experts, 4 bits in groups of 32, a 16-bit scale each.
+  // The format of Kimi-K2.5: only experts, 4 bits in groups of 32 with a 16-bit scale each.
   json config = with_experts();
   config["quantization_config"] = {
       {"quant_method", "compressed-tensors"},
@@ -291,7 +291,7 @@ TEST_CASE("AWQ, GPTQ and bitsandbytes keep head and embedding") {
   const std::int64_t inputs = kLayers * (3 * kWidth + kHeads * kHeadDim + 2 * kWidth + kFfn);
   CHECK(packed({{"quant_method", "gptq"}, {"bits", 8}, {"group_size", 128}}) ==
         n + n / 128 * 3 + 4 * inputs);
-  // Bits that no format of scenario files has: 16 bits of scale and a zero per group.
+  // Bit widths without a format in scenario files: 16 bits of scale and a zero per group.
   CHECK(packed({{"quant_method", "awq"}, {"bits", 8}, {"group_size", 128}}) == n + n / 128 * 3);
   CHECK(packed({{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}}) == n / 2 + n / 64 * 4);
   CHECK(packed({{"quant_method", "awq"},

@@ -87,7 +87,7 @@ TEST_CASE("without graphs the host launches each layer's kernels") {
   CHECK(graphs.host_per_layer == vllm.host_per_layer);
   CHECK(eager.host_per_layer == vllm.eager_per_layer);
   CHECK(eager.host_per_layer > graphs.host_per_layer);
-  // A stack without a value for eager mode does not change.
+  // A stack without a value for eager mode is unchanged.
   const Stack& lmdeploy = find_stack("lmdeploy");
   CHECK(with_options(lmdeploy, {.cuda_graphs = false}, site).host_per_layer ==
         lmdeploy.host_per_layer);

@@ -14,7 +14,8 @@ namespace kvsim {
 namespace {
 using nlohmann::json;
 
-// Two layers of width 4, patches of 2 x 2 pixels in one frame and one channel, four to a token.
+// Two layers of width 4, patches of 2 x 2 pixels in one frame and one channel, four patches per
+// token.
 constexpr VisionEncoder kSmall{.width = 4,
                                .mlp_width = 6,
                                .layers = 2,
@@ -49,7 +50,7 @@ TEST_CASE("parameters of a vision encoder, by hand and as tensors count them") {
 }
 
 TEST_CASE("peak of a vision encoder, by hand") {
-  // 8 tokens are 32 patches: pixels 4, state and norm 8; Q, K, V 12, Q and K 8, in fp32 8 and 8.
+  // 8 tokens are 32 patches: pixels 4, state and norm 8; Q, K, V 12; Q and K 8, in fp32 8 and 8.
   CHECK(vision_peak(kSmall, 8, 1) == Bytes{32 * (2 * 12 + 2 * 20 + 4 * 16)});
   CHECK(vision_peak(kSmall, 8, 2) == Bytes{32 * (2 * 12 + (2 * 20 + 4 * 16) / 2)});
   VisionEncoder wide = kSmall;
@@ -97,7 +98,7 @@ TEST_CASE("a configuration's vision encoder: known families are read, others not
   CHECK(error_text(config).starts_with("config.json: /vision_config/depth: expected"));
   config["architectures"] = {"Qwen2VLForConditionalGeneration"};
   CHECK_FALSE(read().vision);
-  // Every stage of a pipeline builds it, as vLLM's model class does; a draft head has none.
+  // Every pipeline stage builds the vision encoder, like vLLM's model class; a draft head does not.
   CHECK(stage_llm(llm, {.first = 0, .last = 18, .embedding = true, .head = false}).vision);
   CHECK(stage_llm(llm, {.first = 18, .last = 36, .embedding = false, .head = true}).vision);
   CHECK_FALSE(draft_head(find_llm("qwen3.5-27b"), DraftHead::kMtp).vision);

@@ -35,7 +35,7 @@ TEST_CASE("without a format every weight is in the base dtype, as published") {
             loaded_weight_bytes(llm, dtype));
     }
   }
-  // gpt-oss as published has experts in MXFP4 and the rest in bf16.
+  // The published gpt-oss has experts in MXFP4 and the rest in bf16.
   const Llm& oss = find_llm("gpt-oss-20b");
   CHECK(loaded_weight_bytes(oss, WeightStore{Dtype::kBf16, &find_weight_format("mxfp4")}) ==
         published_weight_bytes(oss));
@@ -101,7 +101,7 @@ TEST_CASE("shards of tensor parallelism make up the model") {
     for (const std::int32_t ranks : {1, 2, 4, 8}) {
       INFO(name, " over ", ranks);
       const Llm shard = tensor_shard(llm, ranks);
-      // Every part of the model is on some rank; the excess is copies.
+      // Every part of the model is on at least one rank; the excess is due to copies.
       CHECK(ranks * parameters(shard) >= parameters(llm));
       CHECK(static_cast<double>(ranks) * static_cast<double>(parameters(shard)) <
             1.06 * static_cast<double>(parameters(llm)));

@@ -1,5 +1,4 @@
-// The operator graph of prefill and decode steps, compared with closed forms and cases done by
-// hand.
+// The operator graph of prefill and decode steps, compared with closed forms and hand-solved cases.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +24,7 @@ using namespace test;  // NOLINT: test helpers
 
 Op timed(std::int32_t stream) { return {.name = "op", .stream = stream}; }
 
-/// Mixtral-like: 8 experts, 2 visited; the first layer dense, every second layer windowed.
+/// Like Mixtral: 8 experts, 2 active; the first layer is dense, every second layer has a window.
 Llm mixed_llm() {
   Llm llm = small_llm();
   for (std::size_t l = 1; l < llm.layers.size(); ++l) {
@@ -36,7 +35,7 @@ Llm mixed_llm() {
   llm.layers[3].attention.window = 64;
   return llm;
 }
-/// DeepSeek-like: latent attention, low-rank queries.
+/// Like DeepSeek: latent attention, low-rank queries.
 Llm latent_llm() {
   Llm llm = small_llm();
   for (LayerSpec& layer : llm.layers) {
@@ -95,8 +94,8 @@ TEST_CASE("a graph accepts only dependencies on earlier operators so it has no c
 }
 
 TEST_CASE("critical path: operators of a stream in order, streams in parallel") {
-  // Stream 0: a 1 s, then c 2 s after b. Stream 1: b 5 s after a, d 1 s after b in order. a ends at
-  // 1, b at 6, c at 8, d at 7.
+  // Stream 0: a takes 1 s, then c 2 s after b. Stream 1: b takes 5 s after a, then d 1 s in order.
+  // a ends at 1, b at 6, c at 8, d at 7.
   OpGraph graph;
   const OpIndex a = graph.add(timed(0));
   const OpIndex b = graph.add(timed(1), {a});
@@ -104,7 +103,7 @@ TEST_CASE("critical path: operators of a stream in order, streams in parallel") 
   graph.add(timed(1));
   const std::vector<Seconds> t{Seconds{1.0}, Seconds{5.0}, Seconds{2.0}, Seconds{1.0}};
   CHECK(graph.critical_path(t).count() == rel(8));
-  // One stream: the sum, for any edges.
+  // One stream: the sum, regardless of edges.
   OpGraph serial;
   for (int i = 0; i < 4; ++i) serial.add(timed(0));
   CHECK(serial.critical_path(t).count() == rel(9));
@@ -163,7 +162,7 @@ TEST_CASE("prefill flops: 2 P_active S and causal attention") {
       for (const LayerSpec& layer : llm.layers) {
         const AttentionSpec& a = layer.attention;
         const double t = static_cast<double>(s);
-        // 2 b Hq s^2 d where head_dim = v_head_dim; a window w leaves w s - w^2 / 2 pairs.
+        // 2 b Hq s^2 d if head_dim = v_head_dim; a window w limits this to w s - w^2 / 2 pairs.
         const double pairs =
             a.window == 0 ? t * t / 2 : a.window * t - static_cast<double>(a.window) * a.window / 2;
         expected +=
@@ -216,7 +215,7 @@ TEST_CASE("decode reads every weight and every cached entry once on the ideal st
   }
   const double weights = 2.0 * (32 * 202375168.0 + 131072000.0);
   CHECK(gemm > weights);
-  CHECK(gemm < weights * 1.001);  // activations of one token in addition
+  CHECK(gemm < weights * 1.001);  // plus activations of one token
   const double cache = 4096.0 * 512 * 1024;
   const double attention = bytes_of_family(step, OpFamily::kDecodeAttention);
   CHECK(attention == rel(cache + 32 * 2 * 4096 * 2.0));
@@ -232,7 +231,7 @@ TEST_CASE("experts: a single token reads top_k and many tokens read all") {
     for (OpIndex i = 0; i < graph.size(); ++i) {
       const Op& op = graph.op(i);
       if (op.name != "gate projection") continue;
-      routed = op.bytes_read - 2.0 * static_cast<double>(2 * batch * 256);  // less its input rows
+      routed = op.bytes_read - 2.0 * static_cast<double>(2 * batch * 256);  // minus its input rows
     }
     return routed / (256.0 * 704 * 2);
   };
@@ -243,7 +242,7 @@ TEST_CASE("experts: a single token reads top_k and many tokens read all") {
 }
 
 /// Bytes of weights that the products of a decode step read: the part that does not double with the
-/// batch, since activations are proportional to it. In a large batch every expert is hit.
+/// batch, since activations are proportional to it. A large batch visits every expert.
 double weights_read(const CostInput& in) {
   const auto read = [&](std::int64_t batch) {
     CostInput of = in;
@@ -261,8 +260,8 @@ double weights_read(const CostInput& in) {
   return 2 * read(in.batch) - read(2 * in.batch);
 }
 
-/// Parameters of matrices that are no products: convolutions, and gates of shared experts, whose
-/// traffic is left out.
+/// Parameters of matrices that are not products: convolutions, and gates of shared experts. Their
+/// traffic is not counted.
 std::int64_t elsewhere(const Llm& llm) {
   std::int64_t sum = 0;
   for (const LayerSpec& layer : llm.layers) {
@@ -289,7 +288,7 @@ TEST_CASE("a decode step reads the resident weights except tables and vectors") 
                          .kv_dtype = Dtype::kFp16,
                          .batch = sparse ? 8192 : 1};
       // Products do not read the embedding table (unless it is also the output head), learned
-      // positions, and extra_parameters (norms, biases, sinks), whose traffic is left out.
+      // positions, and extra_parameters (norms, biases, sinks). Their traffic is not counted.
       const std::int64_t rows = (llm.tied_embeddings ? 0 : llm.vocab_size) + llm.learned_positions;
       const Bytes unread = bytes_of(rows * llm.d_model + llm.extra_parameters + elsewhere(llm),
                                     dense_weight_dtype(llm, weights));
@@ -318,11 +317,12 @@ TEST_CASE("gpt-oss: a single token reads attention in bf16 and 4 experts in MXFP
     while (graph.op(i).name != name) ++i;
     return graph.op(i);
   };
-  // 2880 -> 64 heads of 64: 2 B each, and a row of 2880 in.
+  // 2880 -> 64 heads of 64: 2 B each, and one input row of 2880.
   CHECK(op("query projection").bytes_read == 2.0 * 2880 * 4096 + 2 * 2880);
   CHECK(op("query projection").dtype == Dtype::kBf16);
   CHECK(op("router").bytes_read == 2.0 * 2880 * 32 + 2 * 2880);
-  // Four of 32 experts of 2880 x 2880: half a byte a weight and a 32nd of scales; 4 rows in.
+  // Four of 32 experts of 2880 x 2880: half a byte per weight and 1/32 byte of scales; 4 input
+  // rows.
   CHECK(op("gate projection").bytes_read ==
         rel(4 * (2880.0 * 2880 / 2 + 2880.0 * 2880 / 32) + 4 * 2 * 2880));
   CHECK(op("gate projection").dtype == Dtype::kFp4);
@@ -390,7 +390,7 @@ TEST_CASE("a full ring does not grow, concatenates if the stack does, and a gath
     CHECK(full.evicts);
     CHECK(full.after == 1000);
     const OpGraph graph = decode_layer(in, 0, full);
-    // Also one layer's keys in a longer copy, to attend to the leaving entry.
+    // One layer's keys are also in a longer copy, to attend to the evicted entry.
     const bool copies = std::string{stack} == "hf-flash";
     CHECK(peak_of_owner(graph, Owner::kConcatCopy) == row * (copies ? 1001 : 0));
     CHECK(peak_of_owner(graph, Owner::kKvCache) == row * (copies ? 2002 : 2000));
@@ -414,7 +414,7 @@ TEST_CASE("a sliding window limits what a layer holds and attends") {
   const DecodeState moment = decode_moment(in, 3, 100, 101, 64);
   CHECK(moment.attended == 64);
   CHECK(moment.change == CacheChange::kOverwrite);
-  CHECK_FALSE(moment.evicts);  // the window is the layer's, not the method's
+  CHECK_FALSE(moment.evicts);  // the window belongs to the layer, not to the method
   CHECK(decode_moment(in, 3, 10, 11, 10).change == CacheChange::kGrow);
 }
 
@@ -460,15 +460,15 @@ TEST_CASE("the score cost of a method by execution in 16 bit") {
     return sum;
   };
   MethodNeeds needs{.prompt_scores = PromptScoreClass::kColumnSums};
-  // Eager: one matrix of 2 B and one of 4 B per element alive, with any mask.
+  // Eager: one matrix of 2 B and one of 4 B per element are alive, with any mask.
   OpGraph graph = layer(needs, s);
   CHECK(peak_of_owner(graph, Owner::kScores) == Bytes{static_cast<std::int64_t>(square * 6)});
   CHECK(flops(graph) == rel(2 * square * 128));
-  // A quarter of the rows at a time: a quarter of the memory, the same work.
+  // A quarter of the rows at once: a quarter of the memory, the same work.
   graph = layer(needs, s / 4);
   CHECK(peak_of_owner(graph, Owner::kScores) == Bytes{static_cast<std::int64_t>(square * 6 / 4)});
   CHECK(flops(graph) == rel(2 * square * 128));
-  // H2O: logits, their fp32 softmax, its cast; an fp32 model has only the first two.
+  // H2O: logits, their fp32 softmax, and its cast; an fp32 model has only the first two.
   for (const auto& [dtype, bytes] : {std::pair{Dtype::kFp16, 8}, std::pair{Dtype::kFp32, 8}}) {
     const MethodNeeds h2o{.prompt_scores = PromptScoreClass::kColumnSums, .score_copies = 2};
     const BoundedMethod method{{.budget = 500, .needs = h2o}};
@@ -477,7 +477,7 @@ TEST_CASE("the score cost of a method by execution in 16 bit") {
     graph = prefill_layer(in, 0, {.prompt = s, .kept = 500, .score_rows = s});
     CHECK(peak_of_owner(graph, Owner::kScores) == Bytes{static_cast<std::int64_t>(square * bytes)});
   }
-  // Fused in two passes: half the square again, one number per row.
+  // Fused in two passes: another half of the square, and one number per row.
   needs.score_exec = ScoreExec::kFusedTwoPass;
   graph = layer(needs, s);
   CHECK(peak_of_owner(graph, Owner::kScores) == Bytes{32 * 2000 * 4});

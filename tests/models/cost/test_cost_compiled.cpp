@@ -1,4 +1,4 @@
-// The compiled decode step equals its graph except for rounding.
+// The compiled decode step equals its graph up to rounding.
 
 #include <cmath>
 #include <random>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace test;  // NOLINT: test helpers
 
-/// Traffic in pages of 64 entries: not linear.
+/// Traffic in pages of 64 entries, which is not linear.
 class PagedMethod : public FullMethod {
  public:
   [[nodiscard]] StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,

@@ -1,5 +1,5 @@
-// Entries that are dealt over ranks (decode context parallelism): what a rank holds, reads and
-// exchanges, and iterations that agree with steps.
+// Entries distributed over ranks (decode context parallelism): the entries that a rank holds, reads
+// and exchanges, and iterations that agree with steps.
 
 #include <cstdint>
 #include <string>
@@ -47,7 +47,7 @@ TEST_CASE("dealt: each rank holds its share of latents, and of heads that ranks 
             full_cache_bytes(dealt.llm, 8192, Dtype::kBf16) * context);
       const Bytes one = layer_cache(whole.input(), 4, 4096).total();
       CHECK(one == layer_cache(dealt.input(), 4, 4096).total() * context);
-      // A rank has at most one entry more than another.
+      // Ranks differ by at most one entry.
       const AttentionWork work = attention_work(dealt.llm.layers[4].attention);
       CHECK(work.held_here(4097) == 4096 / context + 1);
       CHECK(parameters(whole.llm) == parameters(dealt.llm));
@@ -80,16 +80,16 @@ TEST_CASE("dealt: a decode step reads a share of the cache with the heads of all
     const double rest = op(whole, "attention").bytes_read - kBatch * (kPrompt + 1) * entry;
     CHECK(op(dealt, "attention").bytes_read ==
           rel(kBatch * (kPrompt + 1) * entry / kContext + kContext * rest));
-    // From each of three other ranks what a rank has for its heads.
+    // The query rows of this rank's heads, received from each of the three other ranks.
     CHECK(op(dealt, "gather queries").bytes_read == rel(3 * kBatch * query));
     CHECK(op(dealt, "sum partial outputs").bytes_read == rel(3 * kBatch * output));
   };
-  // 16 heads of 576 and 512 elements over latents of 576; a head of 128 over a key and a value.
+  // 16 heads of 576 and 512 elements over latents of 576; one head of 128 over a key and a value.
   check("deepseek-v3", 8, 4, 16 * 576 * 2, 16 * 512 * 2, 576 * 2);
   check("llama-3.1-8b", 32, 4, 128 * 2, 128 * 2, 256 * 2);
   const Site site{"deepseek-v3", 8, kContext};
   const OpGraph dealt = site.decode(4, kBatch);
-  // Four bytes of every head of every rank, from three ranks.
+  // Four bytes for every head of all ranks, from three ranks.
   CHECK(op(dealt, "gather softmax sums").bytes_read == rel(3 * kBatch * 64 * 4.0));
   CHECK(find(dealt, "merge attention to new tokens") == nullptr);
 }

@@ -46,9 +46,9 @@ ordered_json made_up_document() {
                    made_up("stream_copy", "elementwise", 4e9, 0.85),
                    made_up("stream_copy", "elementwise", 1e6, 0.1),  // within the L2 cache
                    made_up("decode_attention", "decode_attention", 5e8, 0.7, 0.04),
-                   made_up("gather_entries", "compaction", 5e8, 1.4),  // re-reads a cache served
+                   made_up("gather_entries", "compaction", 5e8, 1.4),  // a cache served some reads
                    made_up("gemm", "gemm", 5e8, 0.05)};
-  kernels::KernelResult missing;  // a case of a missing library: nothing was run
+  kernels::KernelResult missing;  // a case of a missing library, which was not run
   missing.name = "cublaslt";
   missing.family = "norm";
   missing.skipped = "made up";
@@ -99,11 +99,11 @@ TEST_CASE("a device's document: shares of the data sheet by family as written") 
   const double scatter =
       std::sqrt((std::pow(std::log(0.8 / 0.85), 2) + std::pow(std::log(0.9 / 0.85), 2)) / 3);
   CHECK(*streams.relative_residual == rel(scatter, 1e-6));
-  // One case: its spread is the smallest that is known.
+  // One case: its spread is the smallest known spread.
   CHECK(own->of(OpFamily::kDecodeAttention).bandwidth == rel(0.7, 1e-9));
   CHECK(*own->of(OpFamily::kDecodeAttention).relative_residual == rel(0.04));
   CHECK(own->of(OpFamily::kCompaction).bandwidth == 1);
-  // Not timed, or a substitute kernel: the data sheet's rate.
+  // Not timed, or timed with a substitute kernel: the data sheet's rate.
   CHECK(own->of(OpFamily::kGemm).bandwidth == 1);
   CHECK_FALSE(own->of(OpFamily::kGemm).min_bytes);
   CHECK(*own->of(OpFamily::kNorm).relative_residual == kProfileResidual);
@@ -138,7 +138,7 @@ TEST_CASE("a device's document: a file of the user's own calibrations") {
   const auto own = own_calibration(path, "device.json");
   CHECK(own->id == "device.json");
   CHECK(own->of(OpFamily::kDecodeAttention).bandwidth == rel(0.7, 1e-9));
-  // It has no kernel forms: a reader of those names the folder where the file belongs.
+  // It has no kernel forms: the error of the kernel-form reader names the folder for this file.
   CHECK_THROWS_WITH_AS((void)read_calibrations(path),
                        doctest::Contains("a scenario's \"calibration\" takes this file"),
                        InputError);

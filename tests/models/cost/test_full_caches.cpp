@@ -1,4 +1,4 @@
-// A full cache on stacks that concatenate: its new entry also comes in a longer copy.
+// A full cache on stacks that concatenate: the new entry is also in a longer copy.
 
 #include <string>
 #include <string_view>
@@ -47,9 +47,9 @@ TEST_CASE("a full cache pays the same copy as a growing one of its length, on no
       // By hand: keys and values of 1,001 entries of 8 heads of 128 channels, read and written.
       CHECK(concat_bytes(graph) == (concatenates(stack) ? 2 * 2 * 1001 * 8 * 128 * 2 : 0));
       CHECK(concat_bytes(graph) == concat_bytes(other));
-      // A caller that holds old caches also holds those of full ones.
+      // Callers that hold old caches also hold the old caches of full layers.
       CHECK(cache_after_step(in, 0, full).total() == cache_after_step(growing, 0, grows).total());
-      // The cache after the step is what the method holds.
+      // The cache after the step equals the entries that the method holds.
       Bytes held;
       for (const Tensor& tensor : graph.tensors()) {
         if (tensor.owner == Owner::kKvCache && tensor.last >= graph.size()) held += tensor.bytes;
@@ -105,7 +105,7 @@ TEST_CASE("keys cached unrotated are rotated at every step, by separate operator
           (stack.rope_launches > 1
                ? 2.0 * passes * 3 * static_cast<double>(full.attended) * 8 * 128 * 2
                : 0));
-    // Rows are stored in order of their positions: the 1,000 that stay are copied together.
+    // Rows are in the order of their positions: the 1,000 retained rows are copied together.
     CHECK(concat_bytes(graph) ==
           (concatenates(stack) ? 2.0 * 2 * (1001 + 1000) * 3 * 8 * 128 * 2 : 0));
   }
@@ -122,9 +122,9 @@ TEST_CASE(
         .llm = &llm, .method = kivi.get(), .stack = &stack, .batch = 2, .prompt = 4096};
     const DecodeState grows = decode_moment(in, 0, 4096, 4097, 4096);
     INFO(stack.name);
-    // By hand: the newest 128 of 4,097 entries are separate. A value takes 128 codes of 2 bit and
-    // steps and zeros of four groups; a key takes as much, in one step of 128. A value and on
-    // average half of the keys wait.
+    // By hand: the newest 128 of 4,097 entries are separate. A value uses 128 codes of 2 bit plus
+    // steps and zeros of four groups; a key uses the same number of bytes, in one step of 128. One
+    // value and on average half of the keys wait.
     const double row = 128 * 2 / 8 + 4 * 4;
     const OpGraph graph = decode_layer(in, 0, grows);
     const double times = concatenates(stack) ? 2.0 * 2 * 8 : 0;
@@ -142,12 +142,13 @@ TEST_CASE(
         roofline.rates({.name = "concat keys", .family = OpFamily::kConcatCopy, .dtype = dtype});
     return r.bandwidth.count() * r.bandwidth_reached;
   };
-  // By hand, on A100: 0.84 elements in each of 108 SMs at 1.41 GHz, 2 bytes read and 2 written.
+  // By hand, on A100: 0.84 elements per clock in each of 108 SMs at 1.41 GHz, 2 bytes read and 2
+  // written.
   CHECK(rate("A100-80GB-SXM", Dtype::kFp16) ==
         doctest::Approx(0.84 * 108 * 1.41e9 * 4).epsilon(2e-3));
   CHECK(rate("A100-80GB-SXM", Dtype::kFp32) == rel(2 * rate("A100-80GB-SXM", Dtype::kFp16)));
   CHECK(rate("H100-80GB-SXM", Dtype::kFp16) == rel(rate("H200-141GB-SXM", Dtype::kFp16)));
-  // Never more than the memory's rate.
+  // The memory's rate is an upper bound.
   for (const Gpu& gpu : builtin_gpus()) {
     CHECK(rate(gpu.name, Dtype::kFp32) <= gpu.hbm_bandwidth.count());
   }
@@ -166,7 +167,7 @@ TEST_CASE("plain PyTorch takes an operator for each part of a method's equations
                              .d_model = 4096};
     const auto method = make_method(spec, 2000, site);
     INFO(info.name);
-    // If attention leaves no rows in memory: five operators more, minus attention's own call.
+    // If attention does not store its rows in memory: five operators more, minus attention's call.
     const std::int32_t apart = method->eager_operators(false) - method->eager_operators(true);
     CHECK((apart == 0 || apart == 4));
     CHECK(method->eager_operators(true) >= method->extra_launches() - 4);
@@ -181,12 +182,12 @@ TEST_CASE("plain PyTorch takes an operator for each part of a method's equations
       CHECK(host_time(with, false).count() == host_time(without, false).count());
     }
   }
-  // ZeroMerge by hand: five for the sums, thirty-five for the residual slot; attention's rows take
-  // four more.
+  // ZeroMerge by hand: five for the sums, thirty-five for the residual slot, and four more for
+  // attention's rows.
   const auto zero = make_method({"zeromerge", {}, Budget{0, 200}}, 2000, {});
   CHECK(zero->eager_operators(true) == 40);
   CHECK(zero->eager_operators(false) == 44);
-  // H2O: five for the sums, and the key and value of the slot.
+  // H2O: five for the sums, and two for the key and value of the slot.
   CHECK(make_method({"h2o", {}, Budget{0, 200}}, 2000, {})->eager_operators(true) == 7);
   CHECK(make_method({"full", {}, {}}, 2000, {})->eager_operators(false) == 0);
 }
@@ -219,10 +220,10 @@ TEST_CASE("the math reference of attention copies 16-bit rows to fp32, by hand")
   REQUIRE(scores != nullptr);
   CHECK(scores->bytes_read == 4 * (rows / 2 + q));
   CHECK(scores->bytes_written == 4 * 32 * 4096);
-  // All rows are repeated in 16 bit and converted to fp32; keys are copied a second time.
+  // All rows are repeated in 16 bit and converted to fp32; keys are copied again.
   CHECK(peak_of_owner(graph, Owner::kKvExpansion) ==
         Bytes{static_cast<std::int64_t>(rows) * (2 + 4 + 2)});
-  // fp32 rows are not converted: they are repeated, and the keys scaled.
+  // fp32 rows are not converted: they are repeated, and the keys are scaled.
   in.weight_dtype = in.kv_dtype = Dtype::kFp32;
   const OpGraph wide = decode_layer(in, 0, moment);
   CHECK(op_named(wide, "rows in fp32") == nullptr);

@@ -1,4 +1,4 @@
-// Rates that copies between a GPU and its host reach, whole and in pieces.
+// Rates of copies between a GPU and its host, whole and in pieces.
 
 #include <algorithm>
 #include <cmath>
@@ -30,14 +30,15 @@ TEST_CASE("host copies by hand: a share of the link, and copies of pieces one by
   CHECK(rate(find_gpu("A100-80GB-SXM"), find_stack("hf-sdpa")) == rel(0.81 * 32e9, kLaunchShare));
   // Superchips copy over their own link.
   CHECK(rate(find_gpu("GH200-96GB"), vllm) == rel(0.81 * 450e9, kLaunchShare));
-  // 1 KiB each 0.6 us; 8 KiB at 0.105 of the link; 64 KiB as large ones.
+  // 1 KiB copies take 0.6 us each; 8 KiB reach 0.105 of the link; 64 KiB equal large copies.
   CHECK(rate(h100, vllm, 1024) == rel(1024 / 0.6e-6, kLaunchShare));
   CHECK(rate(h100, vllm, 8192) == rel(0.105 * 64e9, kLaunchShare));
   CHECK(rate(h100, vllm, 65536) == rel(0.81 * 64e9, kLaunchShare));
   // A bound uses the data sheet's rate at every size.
   CHECK(rate(h100, find_stack("ideal")) == 64e9);
   CHECK(rate(h100, find_stack("ideal"), 1024) == 64e9);
-  // A device calibration without copies does the same; one with copies gives its rate.
+  // A device calibration without copies also uses the data sheet's rate; a calibration with copies
+  // provides the rate.
   Calibration device{.id = "device", .provenance = "made up"};
   const auto calibrated = [&](std::int64_t piece) {
     return host_rate(Roofline{h100, vllm, device}, h100, vllm, Bytes{piece}).count();
@@ -48,7 +49,7 @@ TEST_CASE("host copies by hand: a share of the link, and copies of pieces one by
   CHECK(calibrated(0) == 32e9);
   CHECK(calibrated(1024) == rel(1024 / 0.6e-6, kLaunchShare));
   CHECK(calibrated(1 << 20) == 32e9);
-  // A stack's own share for its operators' copies also limits its engine.
+  // A stack's share for copies by its operators also limits its engine.
   Stack slow = vllm;
   slow.reached["host_copy"].bandwidth = 0.25;
   CHECK(rate(h100, slow) == 16e9);
@@ -93,7 +94,7 @@ TEST_CASE("host copies: measured pages on H100 by size") {
       errors.push_back(
           std::abs(rate(find_gpu("H100-80GB-SXM"), find_stack("vllm"), piece) / measured - 1));
     }
-    // The A100's rate to its host is an outlier (README of the measurements).
+    // The A100's host copy rate is an outlier (README of the measurements).
     if (name == "nvbandwidth_host_to_device") {
       ++large;
       CHECK(rate(find_gpu(table.text(i, gpu)), find_stack("vllm")) == rel(measured, 0.03));
@@ -103,5 +104,5 @@ TEST_CASE("host copies: measured pages on H100 by size") {
   REQUIRE(errors.size() == 18);
   std::sort(errors.begin(), errors.end());
   CHECK(errors[errors.size() / 2] < 0.1);
-  CHECK(errors.back() < 0.8);  // as far as runs of one size differ
+  CHECK(errors.back() < 0.8);  // equal to the spread between runs of one size
 }

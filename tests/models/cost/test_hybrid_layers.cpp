@@ -1,5 +1,5 @@
-// Operators of layers with states, indexes, windows and compressed entries: solved by hand, and
-// against what `kvsim show model` says that a layer holds and reads.
+// Operators of layers with states, indexes, windows and compressed entries: hand-solved, and
+// compared with the entries that `kvsim show model` reports as held and read.
 
 #include <algorithm>
 #include <cmath>
@@ -98,7 +98,7 @@ TEST_CASE("a delta rule, solved by hand") {
   CHECK(step[0].flops == 4 * 7 * 128);
   CHECK(step[0].cache_read == state);
   CHECK(step[0].cache_written == state);
-  // A draft of three tokens and one more: each leaves a state, one is read.
+  // A draft of three tokens and one more: each token stores a state, and one state is read.
   const auto verified = mixer_operators(layer, {.tokens = 4, .before = 99});
   CHECK(verified[0].flops == 4 * step[0].flops);
   CHECK(verified[0].cache_read == state);
@@ -129,7 +129,7 @@ TEST_CASE("an index, solved by hand") {
   REQUIRE(ops.size() == 2);
   CHECK(ops[0].flops == 3 * 1000 * (2 * 128 + 2));
   CHECK(ops[0].cache_read == 1000 * 132);
-  // The number of scores of a prompt is half the square of its length, for each head.
+  // The number of scores of a prompt is half the square of its length, per head.
   const auto prompt = mixer_operators(layer, {.tokens = 1000, .before = 0, .decodes = false});
   CHECK(prompt[0].flops == 3 * 500'000.0 * (2 * 128 + 2));
   layer.attention.index.is_borrowed = true;
@@ -153,7 +153,7 @@ TEST_CASE("compressed entries, chunks and shared layers, solved by hand") {
   CHECK(kind.visited(layer, 100) == 100 + 25);
   CHECK(kind.visited(layer, 403) == 128 + 100);
   CHECK(kind.visited(layer, 4000) == 128 + 100);
-  // Token t sees t / 4 entries, at most 100, and at most 128 tokens of the window.
+  // Token t attends to t / 4 entries, at most 100, and to at most 128 tokens of the window.
   CHECK(kind.pairs(layer, 4000) == (128 * 4000 - 8192) + (400 * 4000 - 80'000) / 4);
   layer.attention.index = {};
   CHECK(kind.visited(layer, 4000) == 128 + 1000);
@@ -190,7 +190,7 @@ TEST_CASE("layers hold what the model's summary says") {
       for (std::int32_t l = 0; l < llm.n_layers(); ++l) {
         sum += layer_cache(in, l, held_entries(in, l, tokens, tokens)).total();
       }
-      // Fractions of a byte are rounded up layer by layer.
+      // Fractions of a byte are rounded up per layer.
       const double all = 3 * held_bytes(llm, tokens, in.kv_dtype);
       CHECK(static_cast<double>(sum.count()) >= all);
       CHECK(static_cast<double>(sum.count()) <= all + 3 * llm.n_layers());
@@ -234,7 +234,8 @@ TEST_CASE("tensor-parallel ranks share states and heads, and copy what is one fo
         const bool of_state =
             whole[i].role == CacheRole::kState && llm.layers[l].state.kind != StateKind::kNone;
         const double ranks = copied && !of_state ? 1 : 2;
-        // Groups of B and C that ranks do not divide are copied: a little more together.
+        // Groups of B and C that are not divisible over ranks are copied: the sum is slightly
+        // larger.
         CHECK(ranks * part[i].entry_bytes >= whole[i].entry_bytes);
         CHECK(ranks * part[i].entry_bytes <= (of_state ? 1.02 : 1) * whole[i].entry_bytes);
       }

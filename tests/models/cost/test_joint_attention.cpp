@@ -1,4 +1,5 @@
-// Decodes next to prompts where one call of FlashAttention 2 takes all attention of an iteration.
+// Decodes together with prompts when one FlashAttention 2 call computes all attention of an
+// iteration.
 
 #include <optional>
 #include <string_view>
@@ -47,7 +48,7 @@ struct Service {
     if (with_prompt) step.chunks = {&chunk, 1};
     return use(in, step, cost);
   }
-  /// The kernel of the decodes' attention in the first layer that has one.
+  /// The attention kernel of the decodes in the first layer that has one.
   [[nodiscard]] KernelUse kernel() const {
     return with_step([](const CostInput& in, const MixedStep& step, MixedStepCost&) {
       const Step graphs = mixed_step(in, step);
@@ -78,7 +79,7 @@ TEST_CASE("FlashAttention 2 gives each query head of a decode next to prompts a 
   CHECK(call.batch == 64);
   CHECK(call.q_heads == 64);
   CHECK(call.kv_heads == 8);
-  // Half of 128 rows, the tiles of the form, each of which meets its 1,000 entries.
+  // Half of 128 rows, the tiles of the form; each tile reads its 1,000 entries.
   CHECK(call.new_tokens == 128);
   CHECK(call.prefix == 1000);
   CHECK(use.times == 0.5);
@@ -96,14 +97,15 @@ TEST_CASE("only vLLM V1 on GPUs without FlashAttention 3 joins decodes and promp
   }
   CHECK_FALSE(Service{.stack = "sglang"}.joins());
   CHECK_FALSE(Service{.stack = "vllm-v0"}.joins());
-  // Sinks and 8-bit caches take Triton's kernel; a step without prompts its own.
+  // Models with sinks and 8-bit caches use Triton's kernel; a step without prompts uses the decode
+  // kernel.
   CHECK_FALSE(Service{.llm = "gpt-oss-20b"}.joins());
   CHECK_FALSE(Service{.kv_dtype = Dtype::kFp8E4m3}.joins());
   CHECK_FALSE(Service{.with_prompt = false}.joins());
-  // Heads of layers with a window are not packed in a step of decodes either.
+  // Heads of layers with a window are not packed in a decode step without prompts either.
   CHECK(Service{.llm = "gemma-3-27b", .with_prompt = false}.joins());
   CHECK_FALSE(Service{.gpu = "h100-80gb-sxm", .llm = "gemma-3-27b", .with_prompt = false}.joins());
-  // Drafts are verified by several rows, without prompts too.
+  // Drafts are verified with several rows, also without prompts.
   CHECK(Service{.tokens = 3, .with_prompt = false}.joins());
 }
 
@@ -121,7 +123,8 @@ TEST_CASE("what a prompt adds to decodes grows with their number and length on a
     before = now;
   }
   // 256 sequences x 64 heads x 64 rows x 1,064 keys x 512 operations x 64 layers at 312 TFLOP/s,
-  // less what a step of decodes alone takes; with Hopper's kernel it is the prompt's rows alone.
+  // minus the time of a decode step without prompts; with Hopper's kernel, only the prompt's rows
+  // count.
   const double tiles = 256.0 * 64 * 64 * 1064 * 512 * 64 / 312e12;
   CHECK(before > tiles - 256 * 1000.0 * 8 * 512 * 64 / 2.039e12 / 0.7);
   CHECK(before < 3 * tiles);
@@ -140,8 +143,8 @@ TEST_CASE("prompts of gpt-oss take Triton's kernel on GPUs without FlashAttentio
   CHECK(rate("a100-80gb-sxm", "gpt-oss-20b", "sglang") == 0);
   CHECK(rate("a100-80gb-sxm", "gpt-oss-20b", "trtllm") == 0);
 
-  // A chunk of 2,048 tokens after 30,000: 12 full layers of 64 heads, 64 wide, and 12 of a window
-  // of 128 keys, at 256 flops of an SM in a clock.
+  // A chunk of 2,048 tokens after 30,000: 12 full layers of 64 heads of width 64, and 12 layers
+  // with a window of 128 keys, at 256 flops per SM and clock.
   const Service service{.gpu = "a100-80gb-sxm", .llm = "gpt-oss-20b"};
   const Stack here = service.site();
   const FullMethod full;

@@ -1,4 +1,4 @@
-// Times of decode attention and of MLA: laws over wide ranges, and cases done by hand.
+// Times of decode attention and of MLA: laws over wide ranges, and hand-solved cases.
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@ const KernelFormat& bf16() {
   return format;
 }
 
-/// Start values, with some replaced by name.
+/// Start values, some of them replaced by name.
 struct Coefficients {
   explicit Coefficients(const KernelForm& form) : form_{form} {
     for (const Coefficient& c : form.coefficients) values_.push_back(c.start);
@@ -129,11 +129,12 @@ TEST_CASE("decode attention: one sequence in two splits, by hand") {
   Coefficients c{decode_attention_form()};
   c.set("fixed", 10).set("split", 3).set("block", 1).set("tile", 2).set("max_splits", 2);
   c.set("row", 1).set("head", 20).set("resident", 1).set("narrow_below", 0.001);
-  // 512 tokens are 4 tiles, 2 per split: 1 + 2 x 2 = 5 us. 256 KiB from L2 take 0.03 us, which the
-  // fourth root hides. Combining 3 x (1 - 1/2), rows 8 x 1 ns, head 20 ns, no copies at batch 1.
+  // 512 tokens are 4 tiles, 2 per split: 1 + 2 x 2 = 5 us. Reading 256 KiB from L2 takes 0.03 us,
+  // which is hidden by the fourth root. Combining 3 x (1 - 1/2), rows 8 x 1 ns, head 20 ns, no
+  // copies at batch 1.
   const DecodeAttentionCall call{.batch = 1, .kv_len = 512, .q_heads = 8, .kv_heads = 1};
   CHECK(c.time(call) == doctest::Approx(10 + 1.5 + 5 + 0.008 + 0.02).epsilon(1e-3));
-  // One token more makes a fifth tile: 2.5 per split on average.
+  // One more token adds a fifth tile: 2.5 per split on average.
   DecodeAttentionCall longer = call;
   longer.kv_len = 513;
   CHECK(c.time(longer) - c.time(call) == doctest::Approx(1).epsilon(1e-2));
@@ -146,7 +147,7 @@ TEST_CASE("decode attention: a large call runs at the share of HBM, by hand") {
   // 64 x 16384 x 8 x 128 x 2 x 2 B = 4.295e9 B at 1.675 TB/s: 2564 us.
   const DecodeAttentionCall call{.batch = 64, .kv_len = 16384, .q_heads = 32, .kv_heads = 8};
   CHECK(c.time(call) == doctest::Approx(2565).epsilon(0.005));
-  // A cache of 1 MiB stays in L2, for any share of HBM.
+  // A cache of 1 MiB stays in L2, regardless of the share of HBM.
   const DecodeAttentionCall small{.batch = 1, .kv_len = 256, .q_heads = 32, .kv_heads = 8};
   const double slow = c.time(small);
   c.set("memory", 1);
@@ -205,14 +206,14 @@ TEST_CASE("MLA: decode from HBM, causal prefill, and a slow host, by hand") {
   c.set("short_passes", 0.001).set("prefill_fixed", 16);
   const MlaCall prefill{.decode = false, .batch = 1, .seq_len = 32768, .heads = 128};
   CHECK(c.time(prefill) == doctest::Approx(88910 + 1614 + 16).epsilon(0.002));
-  // Its second half after its first: pairs 16384 x (16384 + 8192.5), three quarters of the
+  // The second half after the first: pairs 16384 x (16384 + 8192.5), three quarters of the
   // arithmetic; keys and values of the prefix, 320 of 640 wide, and its latents in addition to the
   // streams.
   const MlaCall half{.decode = false, .batch = 1, .seq_len = 16384, .heads = 128, .prefix = 16384};
   CHECK(c.time(half) == doctest::Approx(88910 * 0.75 + 1614 * 0.75 + 16).epsilon(0.002));
   const MlaCall first{.decode = false, .batch = 1, .seq_len = 16384, .heads = 128};
   CHECK(c.time(first) + c.time(half) > c.time(prefill));
-  // Device work of a tenth of the host's time is hidden behind it.
+  // Device work that takes a tenth of the host time is hidden.
   c.set("host", 200);
   const MlaCall small{.decode = true, .batch = 1, .seq_len = 64, .heads = 8};
   CHECK(c.time(small) == doctest::Approx(200).epsilon(0.001));
@@ -273,7 +274,7 @@ TEST_CASE("SM-bound rates carry over in bytes per second, memory-bound ones as a
   const auto memory = static_cast<std::size_t>(
       std::find_if(names.begin(), names.end(), [](const auto& c) { return c.name == "memory"; }) -
       names.begin());
-  // Share of the bandwidth on `to` of a kernel that reaches `share` of it on `from`.
+  // Share of the bandwidth on `to` for a kernel that reaches `share` of it on `from`.
   const auto carried = [&](const char* from, double share, const char* to) {
     KernelCalibration entry = measured(from, "a-1", "bf16/bf16", 0.05);
     entry.coefficients[memory] = share;
@@ -291,11 +292,11 @@ TEST_CASE("SM-bound rates carry over in bytes per second, memory-bound ones as a
   CHECK(carried("H100-80GB-SXM", 0.5, "H200-141GB-SXM") == rel(0.5 * less));
   CHECK(carried("H100-80GB-SXM", 0.7, "H200-141GB-SXM") == rel(0.7 * std::sqrt(less)));
   CHECK(carried("H200-141GB-SXM", 0.5, "H100-80GB-SXM") == rel(0.5 / less));
-  // No kernel reaches a larger share of a memory than well-made kernels do.
+  // The share is limited to that of well-made kernels.
   CHECK(carried("H200-141GB-SXM", 0.69, "H100-80GB-SXM") <= 0.95);
   CHECK(carried("H100-80GB-SXM", 0.5, "H100-80GB-SXM") == 0.5);
   CHECK(carried("A100-80GB-SXM", 0.5, "A40") == 0.5);  // another chip, with other SMs
-  // A kernel that reaches more bytes per second here also does so there.
+  // A kernel that reaches more bytes per second on one GPU also reaches more on the other.
   double before = 0;
   for (double share = 0.3; share < 1; share += 0.01) {
     const double after = carried("H100-80GB-SXM", share, "H200-141GB-SXM");

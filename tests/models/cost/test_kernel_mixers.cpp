@@ -138,7 +138,7 @@ TEST_CASE("a prompt's queries of four share a pass over their keys") {
     return typical_us(
         IndexScoresCall{.decode = false, .queries = queries, .keys = keys, .heads = 64}, "fp8");
   };
-  // Fewer blocks than SMs: as long as one, which goes through all keys.
+  // Fewer blocks than SMs: the time of one block, which reads all keys.
   CHECK(us(4, 100'000) == rel(us(400, 100'000), 1e-9));
   CHECK(us(4, 200'000) > 1.9 * us(4, 100'000));
 }
@@ -196,7 +196,7 @@ TEST_CASE("operators of hybrid layers name their kernels") {
   CHECK(space->format->name == "mamba2");
   CHECK(std::get<RecurrenceCall>(space->call).heads == 128);
   CHECK(std::get<RecurrenceCall>(space->call).value_dim == 80);
-  // No timings of its update by one token are published.
+  // There are no published timings of its single-token update.
   const std::vector<DecodeLoad> loads(3, {.attended = 1000, .held = 1000});
   const std::vector<Op> step =
       ops_of(mixed_step(mamba.input("vllm"), {.decodes = 1, .loads = loads, .chunks = {}}));
@@ -215,7 +215,8 @@ TEST_CASE("operators of hybrid layers name their kernels") {
   const KernelUse* attention = kernel_of(later, "attention to chosen entries");
   REQUIRE(attention != nullptr);
   CHECK(std::get<SparseAttentionCall>(attention->call).chosen == 2048);
-  // A prompt no longer than the choice attends to all of itself, under SGLang in a dense kernel.
+  // A prompt of at most the chosen number of entries attends to all of itself, under SGLang in a
+  // dense kernel.
   const PrefillChunk near{.tokens = 1000, .before = 0, .last = false};
   for (const std::string& engine : kEngines) {
     const std::vector<Op> start =
@@ -229,7 +230,7 @@ TEST_CASE("operators of hybrid layers name their kernels") {
 TEST_CASE("with tokens of prompts vLLM before 0.25 scans the states of decoding sequences, too") {
   const PrefillChunk chunk{.tokens = 64, .before = 0, .last = false};
   constexpr std::int64_t kSequences = 256;
-  /// What a prompt adds to an iteration of so many sequences that decode.
+  /// Time that a prompt adds to an iteration with this number of decoding sequences.
   const auto added = [&](const char* name, std::string_view stack, std::int64_t tokens) {
     const Model model{find_llm(name)};
     const CostInput in = model.input(stack);
@@ -242,15 +243,15 @@ TEST_CASE("with tokens of prompts vLLM before 0.25 scans the states of decoding 
     step.chunks = {&chunk, 1};
     return mixed.cost(step).time.count() - alone;
   };
-  // Copies alone move 2 * 2 states of 24 layers: 4 * 256 * 24 * 32 * 65,536 B over 4.8 TB/s.
+  // The copies move 2 * 2 states of 24 layers: 4 * 256 * 24 * 32 * 65,536 B over 4.8 TB/s.
   const double copies = 4.0 * kSequences * 24 * 32 * 65'536 / 4.8e12;
   CHECK(added("qwen3.5-9b", "vllm@0.24", 1) > copies);
   CHECK(added("qwen3.5-9b", "vllm@0.25", 1) < copies);
   CHECK(added("qwen3.5-9b", "vllm", 1) < copies);
   CHECK(added("qwen3.5-9b", "sglang", 1) < copies);
-  // Drafts are verified by the kernel of decode.
+  // Drafts are verified by the decode kernel.
   CHECK(added("qwen3.5-9b", "vllm@0.24", 2) < copies);
-  // Kimi's layers are scanned as before: 20 of them.
+  // Kimi's layers are still scanned: 20 of them.
   CHECK(added("kimi-linear-48b-a3b", "vllm", 1) > copies * 20 / 24);
 }
 

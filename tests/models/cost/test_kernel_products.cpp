@@ -1,4 +1,5 @@
-// Forms of matrix products, experts and elementwise kernels: laws, cases by hand, measured rows.
+// Forms of matrix products, experts and elementwise kernels: laws, hand-solved cases, measured
+// rows.
 
 #include <algorithm>
 #include <array>
@@ -29,7 +30,7 @@ struct Set {
   double value;
 };
 
-/// Start values of a form with some replaced.
+/// Start values of a form, some of them replaced.
 Values coefficients(const KernelForm& form, std::initializer_list<Set> sets = {}) {
   Values out;
   for (const Coefficient& c : form.coefficients) out.push_back(c.start);
@@ -50,7 +51,7 @@ double time(const KernelForm& form, const KernelCall& call, std::string_view for
   return form.microseconds(call, parse_kernel_format(format), kernel_gpu(find_gpu(gpu)), c.data());
 }
 
-/// A GEMM whose only cost is what the case tests.
+/// A GEMM whose only cost is the term under test.
 Values free_gemm(std::initializer_list<Set> sets) {
   Values c = coefficients(gemm_form(), {{"launch", 0.3},
                                         {"arithmetic", 1},
@@ -94,7 +95,7 @@ TEST_CASE("gemm by hand: weights streamed, arithmetic, one more wave, activation
   const double stream = 65536.0 * 8192 * 2 / (3.35e6 * 0.5);
   CHECK(time(gemm_form(), GemmCall{.m = 1, .n = 65536, .k = 8192}, "bf16", "H100-80GB-SXM",
              free_gemm({{"launch", 2}, {"memory", 0.5}})) == rel(2 + stream, 2e-3));
-  // int4: a quarter of that, and scales.
+  // int4: a quarter of that, plus scales.
   CHECK(time(gemm_form(), GemmCall{.m = 1, .n = 65536, .k = 8192}, "int4_wo", "H100-80GB-SXM",
              free_gemm({{"launch", 2}, {"memory", 0.5}})) == rel(2 + stream * 0.516 / 2, 5e-3));
   // 2 * 8192^3 operations at half of 989.4 TFLOP/s.
@@ -102,7 +103,7 @@ TEST_CASE("gemm by hand: weights streamed, arithmetic, one more wave, activation
   const double arithmetic = 2 * std::pow(8192.0, 3) / (989.4e6 * 0.5);
   CHECK(time(gemm_form(), cube, "bf16", "H100-80GB-SXM", free_gemm({{"arithmetic", 0.5}})) ==
         rel(arithmetic, 0.02));
-  // The A100 has 108 SMs: 108 tiles of 128 x 128 in one wave take half the time of 109 and more.
+  // The A100 has 108 SMs: 108 tiles of 128 x 128 in one wave take half the time of 109 or more.
   const Values turns = free_gemm({{"wave_overlap", 0.01}, {"dispatch", 1}});
   const auto tiles_of = [&](double n) {
     return time(gemm_form(), GemmCall{.m = 256, .n = 128 * n, .k = 8192}, "bf16", "A100-80GB-SXM",
@@ -162,7 +163,7 @@ TEST_CASE("gemm: shipped coefficients respect the data sheet and grow with every
           REQUIRE_MESSAGE(std::isfinite(t), where);
           CHECK_MESSAGE(us(2 * m, n, k) > 0.95 * t, where);
           CHECK_MESSAGE(us(m, 2 * n, k) > 0.95 * t, where);
-          // Splitting k over idle SMs may gain more than it adds.
+          // Splitting k over idle SMs may save more than it adds.
           CHECK_MESSAGE(us(m, n, 2 * k) > 0.94 * t, where);
           if (format.operand_bytes == 2 && !format.quantises) {
             CHECK_MESSAGE(t > ideal_microseconds(GemmCall{.m = m, .n = n, .k = k}, format, gpu),
@@ -307,7 +308,7 @@ TEST_CASE("streams limited by an SM take its bytes per clock to another chip") {
   const double share = 0.15 * (2039.0 / 108) / (696.0 / 84) * clocks;
   CHECK(carried[place("embedding_bandwidth")] == rel(share));
   CHECK(carried[place("norm_bandwidth")] == 0.8);  // its bytes exceed the A40's memory
-  CHECK(carried[place("add_bandwidth")] == 0.9);   // limited by the memory on both
+  CHECK(carried[place("add_bandwidth")] == 0.9);   // limited by memory bandwidth on both
   CHECK(carried[place("norm_launch")] == entry.coefficients[place("norm_launch")]);
   const KernelChoice own = library.choose(KernelOp::kElementwise, a100, "a-1", fp16);
   CHECK(own.factors()[0].coefficients == entry.coefficients);
@@ -384,12 +385,12 @@ TEST_CASE("products that unpack weights stay at the rate of Marlin's tiles on Am
   for (const double rows : {1024.0, 4000.0}) {
     CHECK(rate("A100-80GB-SXM", "vllm-0.11", "int4_wo", rows) == rel(141.4, 0.01));
     CHECK(rate("A100-80GB-SXM", "sglang-0.5", "int8_wo", rows) == rel(141.4, 0.01));
-    // An A100 does not multiply fp8: its weights are unpacked.
+    // An A100 has no fp8 products: weights are unpacked.
     CHECK(rate("A100-80GB-SXM", "vllm-0.11", "fp8_block", rows) == rel(141.4, 0.01));
     CHECK(rate("A100-80GB-SXM", "vllm-0.11", "bf16", rows) > 200);
     CHECK(rate("A100-80GB-SXM", "trtllm-1.0.0", "int4_wo", rows) > 200);
   }
-  // Few rows wait for the weights.
+  // With few rows, the time is that of reading the weights.
   CHECK(rate("A100-80GB-SXM", "vllm-0.11", "int4_wo", 8) < 80);
   // 2,048 operations per clock and SM at 1.44 GHz and 56 SMs.
   CHECK(marlin_flops(KernelOp::kGemm, find_gpu("A30"), "vllm-0.11",
@@ -415,7 +416,7 @@ TEST_CASE("experts of 8 bits on an A100 take Marlin's blocks, where their width 
   CHECK(is_law("A100-80GB-SXM", "vllm-0.8.5", "fp8_block"));
   CHECK_FALSE(is_law("A100-80GB-SXM", "vllm-0.8.4", "fp8_block"));
   CHECK_FALSE(is_law("A100-80GB-SXM", "sglang-0.5.10", "fp8_block"));
-  CHECK_FALSE(is_law("A100-80GB-SXM", "vllm-0.11.0", "int4_wo"));  // timed, under SGLang
+  CHECK_FALSE(is_law("A100-80GB-SXM", "vllm-0.11.0", "int4_wo"));  // timed under SGLang
   CHECK_FALSE(is_law("A100-80GB-SXM", "vllm-0.11.0", "bf16"));
   CHECK_FALSE(is_law("H100-80GB-SXM", "vllm-0.11.0", "fp8_block"));
   CHECK_FALSE(is_law("H100-80GB-SXM", "vllm-0.14.0", "int4_wo"));
@@ -425,8 +426,8 @@ TEST_CASE("experts of 8 bits on an A100 take Marlin's blocks, where their width 
 
 TEST_CASE(
     "blocks of Marlin follow the times of 4-bit experts on an H20 that their rate is fitted to") {
-  // flagos-ai/FlagGems pull request 3609: vLLM's kernel; rows whose experts have 4 tokens or more
-  // in the mean, so that even routing visits all of them.
+  // flagos-ai/FlagGems pull request 3609: vLLM's kernel. The rows have on average at least 4 tokens
+  // per expert, so that even routing visits all experts.
   struct Row {
     double tokens, experts, hidden, inter, top_k, ms;
   };
@@ -453,7 +454,7 @@ TEST_CASE("blocks of Marlin pad the rows of an expert, and grow with tokens and 
   const auto us = [&](MoeCall call) { return marlin_moe_us(call, format, gpu, 141e12); };
   const MoeCall qwen{
       .tokens = 512, .hidden = 4096, .inter = 1536, .top_k = 8, .experts = 128, .tp = 4};
-  // 32 rows an expert fill a block of 48: 128 x 48 x 4.7 million weights x 2, and the weights'
+  // 32 rows per expert fill a block of 48: 128 x 48 x 4.7 million weights x 2, and the weights'
   // bytes.
   const double weights = 128 * 3.0 * 4096 * 384;
   const double streams = 2 * 4096 * (3.0 * 384 + 4096) + 2 * 512 * 4096;
@@ -468,8 +469,8 @@ TEST_CASE("blocks of Marlin pad the rows of an expert, and grow with tokens and 
       INFO(tokens, " ", skew);
       CHECK(us(call) > before);
       before = us(call);
-      // A GPU that holds a quarter of the experts whole has as much to do as one with a quarter of
-      // each, but for its blocks, which are chosen for the rows of all.
+      // A GPU with a quarter of the experts as a whole has the same work as a GPU with a quarter of
+      // each expert, except for the block size, which is chosen for the rows of all GPUs.
       call.tp = 1;
       call.ep = 4;
       CHECK(us(call) >= 0.8 * before);

@@ -1,4 +1,4 @@
-// Ends of intervals from errors in clusters: limits of the correction, and cases solved by hand.
+// Ends of intervals from errors in clusters: limits of the correction, and hand-solved cases.
 
 #include <doctest/doctest.h>
 
@@ -20,12 +20,12 @@ TEST_CASE("spread: quantiles interpolate linearly between neighbours") {
 
 TEST_CASE("spread: correlation of values beyond a limit, solved by hand") {
   ExceedanceCorrelation none;
-  CHECK(none.value() == rel(1));  // nothing known
-  ExceedanceCorrelation whole;    // all or none of a cluster is beyond
+  CHECK(none.value() == rel(1));  // no known data
+  ExceedanceCorrelation whole;    // a cluster is entirely beyond or entirely within
   whole.add({{1, 1, 1}, {0, 0, 0}, {0, 0, 0}}, 0.5);
   CHECK(whole.value() == rel(1));
   ExceedanceCorrelation
-      equal_shares;  // every cluster has the same share beyond: no variance between them
+      equal_shares;  // every cluster has the same share beyond: no variance between clusters
   equal_shares.add({{1, 0}, {0, 1}, {1, 0}}, 0.5);
   CHECK(equal_shares.value() == 0);
   // Two clusters of four, shares 3/4 and 1/4: between = 2 * 4 * (1/4)^2 / 1 = 0.5, within =

@@ -1,5 +1,5 @@
-// Kernels of a step's operators: prompts in pieces, routed experts, masked entries that stay
-// cached.
+// Kernels of a step's operators: prompts in pieces, routed experts, masked entries that stay in the
+// cache.
 
 #include <cmath>
 #include <cstdint>
@@ -65,7 +65,7 @@ TEST_CASE("a kernel that includes another operator's work makes one call") {
   CHECK(visits == 0);
 }
 
-/// A model on vLLM, as the input of its cost.
+/// A model on vLLM, as input of its cost.
 struct Site {
   explicit Site(const char* model, const char* stack_name = "vllm", const char* of = "full")
       : llm{find_llm(model)},
@@ -137,7 +137,7 @@ TEST_CASE("many chunks are evaluated by groups, within half a percent of one by 
   }
 }
 
-/// Operators of one decode step of a layer that call the routed experts' kernel.
+/// Operators of one decode step of a layer that call the kernel of routed experts.
 std::vector<Op> routed_ops(const CostInput& in) {
   std::vector<Op> found;
   const OpGraph graph = decode_layer(in, 1, {.attended = 1025, .before = 1024, .after = 1025});
@@ -249,13 +249,13 @@ TEST_CASE("a method that masks holds and attends every token for any budget") {
   CHECK(masks->name() == drops->name());
   CHECK(masks->layer_bytes(0, shape, Dtype::kFp16, 1000, 5000)->kv ==
         Bytes{std::int64_t{2} * 32 * 128 * 2 * 5000});
-  // LESS maps all cached keys again: 512 features before and after their activation.
+  // LESS computes features of all cached keys again: 512 before and after their activation.
   spec = {"less", {{"hidden", std::int64_t{512}}}, Budget{.fraction = 0, .entries = 64}};
   const auto less = masked(make_method(spec, 1000, {.shape = shape}));
   CHECK(less->masked_step(0, shape, Dtype::kFp16, 2000).transient ==
         Bytes{std::int64_t{2} * 32 * 2000 * 512 * 2});
   CHECK(masks->masked_step(0, shape, Dtype::kFp16, 2000).transient == Bytes{});
-  // A measured size law changes the entries, not this work.
+  // A measured size law changes the number of entries, not this work.
   const auto measured = with_measured_law(make_method(spec, 1000, {.shape = shape}),
                                           {.trace = "made up", .kept = {0.5}, .growth = {1.0}}, 32);
   CHECK(measured->masked_step(0, shape, Dtype::kFp16, 2000).transient ==

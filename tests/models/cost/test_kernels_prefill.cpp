@@ -1,4 +1,4 @@
-// Times of prefill attention: laws over every GPU, cases solved by hand, and held-out measurements.
+// Times of prefill attention: laws over every GPU, hand-solved cases, and held-out measurements.
 
 #include <cmath>
 #include <limits>
@@ -66,7 +66,7 @@ TEST_CASE("prefill attention: finite and never above the arithmetic rate on ever
 }
 
 TEST_CASE("prefill attention: more work takes longer") {
-  // Only without splits: measurements show that switching to the split kernel may cost time.
+  // Only without splits: measurements show that the switch to the split kernel may cost time.
   const std::vector<double> c = typical_but("split", 0);
   const KernelGpu gpu = board("H100-80GB-SXM");
   for (const std::int32_t heads : {4, 32}) {
@@ -101,11 +101,11 @@ TEST_CASE("prefill attention: one wave of tiles solved by hand") {
   set("kv_write", 1);
   set("token_us", 0.001);
   set("power_cap", 0);
-  // 100 heads of 128 queries: a tile an SM, 128 columns of 128 x (4 x 128 / 1e12 s + 100 ps):
-  // 0.078336 us; tile 1 + 10.0270 = 11.0270 us. Lone 5.5135, an eighth-power sum of 11.0270 x
-  // (1 + 2^-8)^(1/8) = 11.0324. Q and O 2 x 128 x 100 x 128 x 2 B = 6.5536 MB, K and V of one head
-  // 65536 B: 6.619136 MB at 10 TB/s: 0.6619 us. Storing 131072 B: 0.0131 us, plus 128 blocks of
-  // (1/4)^1.5 ns / 100: nothing.
+  // 100 heads of 128 queries: one tile per SM, 128 columns of 128 x (4 x 128 / 1e12 s + 100 ps):
+  // 0.078336 us; tile 1 + 10.0270 = 11.0270 us. A single tile takes 5.5135, and the eighth-power
+  // sum is 11.0270 x (1 + 2^-8)^(1/8) = 11.0324. Q and O 2 x 128 x 100 x 128 x 2 B = 6.5536 MB, K
+  // and V of one head 65536 B: 6.619136 MB at 10 TB/s: 0.6619 us. Storing 131072 B: 0.0131 us, plus
+  // 128 blocks of (1/4)^1.5 ns / 100, which is negligible.
   const double t = us({1, 128, 0, 100, 1, 128}, gpu, c);
   CHECK(t == rel(5 + 11.0324 + 0.6619 + 0.0131, 1e-4));
   // Twice the batch: two waves, and the tail of 1 - 1/4 of a tile.
@@ -116,21 +116,21 @@ TEST_CASE("prefill attention: one wave of tiles solved by hand") {
 
 TEST_CASE("prefill attention: mechanisms act under their conditions") {
   const KernelGpu gpu = board("A100-80GB-SXM");
-  // 16 queries fill an eighth of a tile; packed, eight heads fill it together.
+  // 16 queries fill an eighth of a tile; eight packed heads fill a whole tile.
   const PrefillAttentionCall few{64, 16, 0, 64, 8, 128};
   CHECK(us(few, gpu, typical_but("packed_heads", 1)) <
         0.6 * us(few, gpu, typical_but("packed_heads", 0)));
-  // Without shared heads packing changes nothing.
+  // Without shared heads, packing has no effect.
   const PrefillAttentionCall own{64, 16, 0, 8, 8, 128};
   CHECK(us(own, gpu, typical_but("packed_heads", 1)) ==
         rel(us(own, gpu, typical_but("packed_heads", 0))));
-  // One sequence, one head, a long cache: one tile leaves the GPU idle unless it is split.
+  // One sequence, one head, a long cache: a single tile leaves the GPU idle unless it is split.
   const PrefillAttentionCall lone{1, 64, 65536, 1, 1, 128};
   CHECK(us(lone, gpu, typical_but("split", 1)) < 0.2 * us(lone, gpu, typical_but("split", 0)));
-  // A full batch gains nothing from splitting and pays for the traffic of partial results.
+  // A full batch has no benefit from splitting, and the partial results add traffic.
   const PrefillAttentionCall many{64, 512, 0, 8, 1, 128};
   CHECK(us(many, gpu, typical_but("split", 1)) > us(many, gpu, typical_but("split", 0)));
-  // A power limit slows long calls, not short ones.
+  // A power limit slows long calls but not short calls.
   const PrefillAttentionCall tall{8, 65536, 0, 64, 8, 128};
   CHECK(us(tall, gpu, typical_but("power_cap", 0.2)) >
         1.15 * us(tall, gpu, typical_but("power_cap", 0)));
@@ -162,8 +162,8 @@ TEST_CASE("kernels: a calibration of few rows is not used for an unknown stack")
     return library.choose(KernelOp::kPrefillAttention, find_gpu(gpu), stack, format);
   };
   CHECK(choose("H100-80GB-SXM", "other").factors()[0].calibration->stack == "aic-vllm-0.24.0");
-  // A GPU's own calibration is preferred to those of other boards with its chip, whatever the
-  // errors.
+  // A GPU's own calibration is preferred to calibrations of other boards with the same chip,
+  // regardless of errors.
   CHECK(choose("H200-141GB-SXM", "aic-vllm-0.24.0").factors()[0].calibration->gpu ==
         "H200-141GB-SXM");
   // The name of the data set is not part of the stack's name.

@@ -1,5 +1,4 @@
-// Times of collectives and copies: laws over every GPU, cases solved by hand, held-out
-// measurements.
+// Times of collectives and copies: laws over every GPU, hand-solved cases, held-out measurements.
 
 #include <algorithm>
 #include <array>
@@ -77,13 +76,13 @@ TEST_CASE("collectives: links of the data sheet set the time of large messages")
     CHECK(collective(kind, large, 16, 8, "A100-80GB-SXM") >
           2 * collective(kind, large, 8, 8, "A100-80GB-SXM"));
   }
-  // A bridge joins two cards; four of them communicate over PCIe.
+  // A bridge connects two cards; four cards communicate over PCIe.
   const auto reduce = CollectiveKind::kAllReduce;
   CHECK(collective(reduce, large, 2, 8, "A100-80GB-PCIe") ==
         rel(collective(reduce, large, 2, 8, "A100-80GB-SXM"), 1e-9));
   CHECK(collective(reduce, large, 4, 8, "A100-80GB-PCIe") >
         5 * collective(reduce, large, 4, 8, "A100-80GB-SXM"));
-  // Small messages are limited by latency: more steps for more GPUs, for any links.
+  // Small messages are limited by latency: more GPUs take more steps, regardless of links.
   CHECK(collective(CollectiveKind::kAllGather, 512, 8, 8, "A800-80GB-SXM") ==
         rel(collective(CollectiveKind::kAllGather, 512, 8, 8, "A100-80GB-SXM"), 0.01));
   CHECK(collective(CollectiveKind::kAllGather, 512, 8, 8, "A100-80GB-SXM") >
@@ -102,12 +101,12 @@ TEST_CASE("collectives: a ring solved by hand") {
   // The other protocols are made slow.
   set(form, c, "ll_share", 0.001);
   set(form, c, "ll128_share", 0.02);
-  // All-gather of 480 MB over 8 A100: 7/8 of it at half of 300 GB/s take 2800 us, 7 steps 14, and
-  // 10 at the start.
+  // All-gather of 480 MB over 8 A100: 7/8 of it at half of 300 GB/s takes 2800 us, 7 steps take 14,
+  // and the start takes 10.
   CHECK(us(form, CollectiveCall{CollectiveKind::kAllGather, 480e6, 8, 8}, "A100-80GB-SXM", c) ==
         rel(2824, 1e-6));
-  // Over two nodes of 8 at 5 GB/s a GPU: 15/16 of it at 40 GB/s take 11250 us, 15 steps 30, the
-  // crossing 20.
+  // Over two nodes of 8 at 5 GB/s per GPU: 15/16 of it at 40 GB/s takes 11250 us, 15 steps take 30,
+  // the crossing takes 20.
   set(form, c, "network_gbps", 5);
   set(form, c, "network_us", 20);
   CHECK(us(form, CollectiveCall{CollectiveKind::kAllGather, 480e6, 16, 8}, "A100-80GB-SXM", c) ==
@@ -127,7 +126,7 @@ TEST_CASE("collectives: the host's launch is a lower bound for small messages on
 }
 
 TEST_CASE("copies: bytes over the link and the cost of many small pieces") {
-  // 1 GB at 0.81 of 64 GB/s is 19290.1 us, and 8 us of launch.
+  // 1 GB at 0.81 of 64 GB/s takes 19290.1 us, plus 8 us for the launch.
   CHECK(copy(CopyKind::kHostToDevice, 1e9, 1, "H100-80GB-SXM") == rel(19298.1, 1e-5));
   CHECK(copy(CopyKind::kDeviceToHost, 1e9, 1, "H100-80GB-SXM") == rel(19298.1, 1e-5));
   // Read and written: 2 GB at 0.83 of 3.35 TB/s.
@@ -135,8 +134,7 @@ TEST_CASE("copies: bytes over the link and the cost of many small pieces") {
   // Superchips copy over their own link.
   CHECK(copy(CopyKind::kHostToDevice, 1e9, 1, "GH200-96GB") <
         0.3 * copy(CopyKind::kHostToDevice, 1e9, 1, "H100-80GB-SXM"));
-  // Pages of 16 KiB are slow, pages of 64 KiB are not (vLLM pull request 42212: 6.3 against 51
-  // GB/s).
+  // Pages of 16 KiB are slow, pages of 64 KiB are fast (vLLM pull request 42212: 6.3 and 51 GB/s).
   const double pages = 50000;
   const auto rate = [&](double page) {
     return pages * page / copy(CopyKind::kHostToDevice, pages * page, pages, "H100-80GB-SXM") / 1e3;
@@ -174,8 +172,8 @@ TEST_CASE("collectives: held-out octaves of measured GPUs") {
   }
 }
 
-/// DeepGEMM's published products on H800, whose chip is H100's: TFLOP/s. Source:
-/// deepseek-ai/DeepGEMM README of February 2025. The only fit of grouped products is to H20.
+/// DeepGEMM's published products on H800, which has the chip of H100: TFLOP/s. Source:
+/// deepseek-ai/DeepGEMM README of February 2025. Grouped products are fitted only to H20.
 struct Published {
   double groups, rows, n, k, tflops;
   bool masked;
@@ -226,7 +224,7 @@ TEST_CASE("transfers: between the rooflines of every GPU, and as fitted on its o
             const KernelChoice& choice = library.kept_choice(op_of(call), gpu, "", stored);
             if (choice.factors().size() != 1 || !choice.factors()[0].transferred) continue;
             const auto& factor = choice.factors()[0];
-            // fp8 is unpacked where the GPU does not multiply it.
+            // fp8 is unpacked if the GPU has no fp8 products.
             const KernelFormat& multiplied = factor.format;
             const double fitted =
                 factor.form->microseconds(call, multiplied, factor.gpu, factor.coefficients.data());
@@ -243,7 +241,7 @@ TEST_CASE("transfers: between the rooflines of every GPU, and as fitted on its o
 }
 
 TEST_CASE("transfers: the sibling with the nearest ratio of arithmetic to bandwidth comes first") {
-  // 206 FLOP a byte, where H100 has 295, H200 206 and H20 37.
+  // 206 FLOP per byte; H100 has 295, H200 206 and H20 37.
   const KernelChoice& choice =
       KernelLibrary::builtin().kept_choice(KernelOp::kGemm, find_gpu("GH200-144GB"),
                                            "trtllm-1.3.0rc20", parse_kernel_format("fp8_block"));

@@ -1,5 +1,5 @@
 // An engine's iteration: equal to a decode step or a prefill if it consists of one, compiled form
-// equal to its graphs, and the sum of a pipeline's stages.
+// equal to its graphs, and equal to the sum of a pipeline's stages.
 
 #include <memory>
 #include <random>
@@ -21,7 +21,7 @@ namespace {
 
 using namespace test;  // NOLINT: test helpers
 
-/// Half of the prompt is kept, scored by one and a half further passes over it (as in KVzip).
+/// Half of the prompt is kept and scored in one and a half further passes (as in KVzip).
 class RepeatingMethod : public PromptFractionMethod {
  public:
   RepeatingMethod() : PromptFractionMethod{0.5} {}
@@ -272,7 +272,7 @@ TEST_CASE("further passes over a prompt are separate passes") {
   const MixedCost prefill = graphs_cost(prefill_step(in, 2000, {2000}), roofline);
   check_equal(cost.cost(alone), prefill);
   check_equal(graphs_cost(mixed_step(in, alone), roofline), prefill);
-  // Its second half: the passes come with it and cover the whole prompt.
+  // The second half: the passes run with it and cover the whole prompt.
   const PrefillChunk half{.tokens = 1000, .before = 1000, .last = true};
   const PrefillChunk earlier{.tokens = 1000, .before = 1000, .last = false};
   const MixedStep with{.loads = {}, .chunks = {&half, 1}};

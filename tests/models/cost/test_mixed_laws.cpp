@@ -1,5 +1,5 @@
-// Laws of an engine's iteration: its time rises with every part, is between the larger of decodes
-// and chunk and their sum, and chunks conserve a prompt's arithmetic.
+// Laws of an engine's iteration: its time increases with every part and is between the maximum and
+// the sum of decodes and chunk; chunks conserve a prompt's arithmetic.
 
 #include <algorithm>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace test;  // NOLINT: test helpers
 
-/// One layer class, one length: `decodes` sequences of `held` entries next to chunks.
+/// One layer class and one length: `decodes` sequences of `held` entries next to chunks.
 struct Plain {
   CostInput in;
   MixedStepCost cost;
@@ -38,7 +38,7 @@ struct Plain {
   }
 };
 
-/// Models of each kind, on GPUs with and without spare room.
+/// Models of each kind, on two GPUs.
 struct Case {
   Llm llm;
   const char* gpu;
@@ -101,8 +101,8 @@ TEST_CASE("at most decodes and chunk one after the other and at least the larger
     for (const bool fitted : {false, true}) {
       const Roofline roofline{gpu, stack, fitted ? builtin_calibration() : Calibration{}};
       Plain plain{llm, full, stack, roofline};
-      // One row more than whole waves of tiles over the SMs takes another wave: at most 2.9 % of an
-      // A100's iteration.
+      // One row beyond whole waves of tiles over the SMs adds a wave: at most 2.9 % of an A100's
+      // iteration.
       const double slack = fitted ? 0.03 : 1e-12;
       for (const std::int64_t decodes : {1, 16, 200}) {
         for (const std::int64_t tokens : {1, 100, 512, 3000}) {
@@ -152,7 +152,7 @@ TEST_CASE("chunks of a prompt have its arithmetic and read weights and prefix ag
         prefixes +=
             static_cast<double>(a.window > 0 ? std::min<std::int64_t>(before, a.window) : before);
       }
-      // Q, K, V, O and the gated block's three matrices; keys and values of the prefix.
+      // Q, K, V, O and the three matrices of the gated block; keys and values of the prefix.
       const double d = llm.d_model;
       const double heads = static_cast<double>(a.n_heads) * a.head_dim;
       const double kv = 2.0 * a.n_kv_heads * a.head_dim;
@@ -184,8 +184,8 @@ TEST_CASE("a prompt in chunks takes no less time than at once, by fitted kernels
                          {{.tokens = tokens, .before = before, .last = before + tokens == prompt}})
                      .time;
         }
-        // The form lowers the clock of a long kernel more than of several shorter ones: by at most
-        // 1.5 % of the time.
+        // The form reduces the clock of one long kernel more than of several shorter kernels: by at
+        // most 1.5 % of the time.
         INFO(llm.name, " on ", std::string{gpu_name}, ": ", prompt, " tokens in chunks of ", size);
         CHECK(sum.count() >= whole.count() * 0.98);
       }
@@ -206,7 +206,8 @@ TEST_CASE("several chunks are one pass over the weights") {
   CHECK(both.flops == rel(2 * single.flops));
   CHECK(both.time < single.time * 2.0);
   CHECK(both.time > single.time);
-  // Ragged chunks: one after the other is slower, each one without the other is faster.
+  // Chunks of different lengths: slower than the longest chunk, faster than all of them in
+  // sequence.
   const PrefillChunk other{.tokens = 900, .before = 0, .last = true};
   const MixedCost alone = plain.at(0, 0, {other});
   const MixedCost ragged = plain.at(0, 0, {one, other});
@@ -262,7 +263,7 @@ TEST_CASE("verifying a draft costs more than a step and less than as many steps"
         CHECK(many.time >= before.time);
         CHECK(many.time.count() < one.time.count() * static_cast<double>(q));
         CHECK(many.bytes < one.bytes * static_cast<double>(q));
-        // Each of the new tokens attends to one entry fewer than the next one.
+        // Each new token attends to one entry fewer than the next token.
         const double pairs = static_cast<double>(decodes * q * (q - 1)) / 2;
         const AttentionSpec& a = llm.layers[0].attention;
         CHECK(many.flops == rel(one.flops * static_cast<double>(q) -
@@ -278,7 +279,7 @@ TEST_CASE("top-k and top-p take a step's time and bytes for each logit") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   Stack greedy = find_stack("vllm");
-  greedy.inter_step_overhead = greedy.inter_step_per_sequence = Seconds{};  // hides none of it
+  greedy.inter_step_overhead = greedy.inter_step_per_sequence = Seconds{};  // hides none
   greedy.cutoff = {.step = Seconds{200e-6}, .bytes_per_logit = 300};
   Stack cut = greedy;
   cut.samples_cutoff = true;
@@ -290,7 +291,7 @@ TEST_CASE("top-k and top-p take a step's time and bytes for each logit") {
     CHECK((with.at(rows, 100, {}).time - without.at(rows, 100, {}).time).count() ==
           doctest::Approx(expected).epsilon(1e-6));
   }
-  // A prompt that goes on samples nothing.
+  // An unfinished prompt samples no token.
   const std::vector<PrefillChunk> open{{.tokens = 512, .before = 0, .last = false}};
   CHECK(with.at(0, 0, open).time == without.at(0, 0, open).time);
 }

@@ -1,5 +1,5 @@
-// Layers that compute part of a prompt: rows of products and of attention, rows from host memory
-// while a layer computes, and iterations of an engine that agree with a prompt's prefill.
+// Layers that compute part of a prompt: rows of products and of attention, rows loaded from host
+// memory while a layer computes, and iterations of an engine that agree with a prompt's prefill.
 
 #include <algorithm>
 #include <map>
@@ -31,7 +31,7 @@ std::shared_ptr<const Method> method_of(const std::string& name, Params params =
                       .d_model = 4096});
 }
 
-/// Work by operator: its family or, of products, its name.
+/// Work per operator: its family or, for products, its name.
 struct Work {
   double flops = 0, read = 0, written = 0;
 };
@@ -95,7 +95,7 @@ TEST_CASE("blend: products and attention of the computed rows, over the rows of 
       ++products;
       CHECK(work(first, name).flops == rel(of.flops));
       CHECK(work(later, name).flops == rel(of.flops * 0.15));
-      // In the check layer keys are computed for all tokens, and the tokens are selected by them.
+      // In the check layer, keys are computed for all tokens because they select the tokens.
       const bool before = name.find("query") != std::string::npos;
       CHECK(work(check, name).flops == rel(of.flops * (before ? 1 : 0.15)));
     }
@@ -134,11 +134,11 @@ TEST_CASE("blend: fewer computed tokens are never slower, and the link hides or 
     CHECK(seconds >= before);
     before = seconds;
   }
-  // All computed: the full prefill, and placing the reused rows first.
+  // All computed: the full prefill plus the initial placing of the reused rows.
   const double whole = full.seconds(site.gpu);
   CHECK(before > whole);
   CHECK(before < 1.1 * whole);
-  // A slow link: all layers' rows, one layer after the other.
+  // A slow link: the rows of all layers, one layer after another.
   site.method = method_of("cacheblend");
   Gpu slow = site.gpu;
   slow.pcie = slow.pcie * 1e-3;
@@ -148,7 +148,7 @@ TEST_CASE("blend: fewer computed tokens are never slower, and the link hides or 
       roofline.rates({.name = "copy", .family = OpFamily::kHostCopy}).bandwidth.count();
   CHECK(site.seconds(slow) > bytes / link);
   CHECK(site.seconds(slow) < 1.01 * bytes / link);
-  // A link that hides changes nothing.
+  // A link fast enough to be hidden does not change the time.
   Gpu fast = site.gpu, faster = site.gpu;
   fast.pcie = fast.pcie * 1e3;
   faster.pcie = faster.pcie * 1e6;
@@ -170,7 +170,7 @@ TEST_CASE("pyramidinfer: every operator of a layer is over the tokens that it ha
       const double expected = name == "attention" ? share * share : share;
       CHECK(work(part, name).flops == rel(of.flops * expected, 1e-9));
     }
-    // What a layer computes it keeps.
+    // A layer keeps all rows that it computes.
     CHECK_FALSE(part.contains("compact keys"));
   }
   CHECK(site.seconds(site.gpu) < full.seconds(site.gpu));
@@ -210,7 +210,7 @@ TEST_CASE("blend over latents: those of all tokens are expanded, in one chunk as
     const MixedStep step{.loads = {}, .chunks = {&whole, 1}};
     const MixedCost expected = graphs_cost(prefill_step(in, kPrompt, {kPrompt}), roofline);
     check_equal(cost.cost(step), graphs_cost(mixed_step(in, step), roofline));
-    // An iteration reads the RoPE part of the latents that it expands, a prompt's pieces do not.
+    // An iteration reads the RoPE part of the latents that it expands; a prompt in pieces does not.
     const MixedCost got = cost.cost(step);
     CHECK(got.time.count() == rel(expected.time.count(), 1e-9));
     CHECK(got.flops == rel(expected.flops, 1e-9));
@@ -258,7 +258,7 @@ TEST_CASE("chunks of a blended prompt bring all of its rows, and its work") {
     }
   }
   CHECK(link == rel(32.0 * 2000 * 2 * 1024 * 2));
-  // Pairs of layer 0, and of 15 % of the queries in the others.
+  // Pairs of layer 0, and of 15 % of the queries in the other layers.
   const double pairs = 2000.0 * 2000 / 2;
   CHECK(flops == rel(4 * 4096 * pairs * (1 + 31 * 0.15), 1e-9));
 }

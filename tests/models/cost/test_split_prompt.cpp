@@ -1,5 +1,6 @@
-// Prompts whose tokens are split over groups of GPUs (prefill context parallelism): what a group
-// computes, holds and exchanges, and iterations that agree with whole prompts and graphs.
+// Prompts whose tokens are split over groups of GPUs (prefill context parallelism): the
+// computation, entries and exchanges of a group, and iterations that agree with whole prompts and
+// graphs.
 
 #include <cstdint>
 #include <string_view>
@@ -52,7 +53,7 @@ TEST_CASE("split prompts: every group has an early and a late piece, with equal 
   // group's pieces follow 8 + 4 and 8 + 8.
   CHECK(expanded_before(8, 16, 8, 2) == (8 + 20));
   CHECK(expanded_before(8, 16, 8, 2) == (12 + 16));
-  // Without split prompts: what was cached, and tokens that are not computed.
+  // Without split prompts: the cached tokens, and tokens that are not computed.
   CHECK(expanded_before(8, 16, 16, 1) == 8);
   CHECK(expanded_before(8, 16, 12, 1) == 12);
   const NewTokens half = split_span({.tokens = 16, .before = 8, .decodes = false}, 2);
@@ -75,7 +76,8 @@ TEST_CASE("split prompts: groups together compute a prompt once") {
       for (OpIndex i = 0; i < whole.size(); ++i) {
         const std::string_view name = whole.op(i).name;
         if (flops(whole, name) == 0) continue;
-        // What is expanded again is separate: "latent expansion of the prefix".
+        // Latents that are expanded again are a separate operator: "latent expansion of the
+        // prefix".
         INFO(name);
         CHECK(parts * flops(split, name) == rel(flops(whole, name)));
       }
@@ -127,7 +129,7 @@ TEST_CASE("split prompts: a decode step is the same in all groups, except for ex
     CHECK(op(split, "attention").bytes_read == rel(op(whole, "attention").bytes_read));
     CHECK(op(split, "output projection").bytes_read ==
           rel(op(whole, "output projection").bytes_read));
-    // All have all tokens: nothing is sent to experts, and their sums go to all.
+    // All groups have all tokens: no tokens are sent to experts, and all groups receive the sums.
     CHECK(find(split, "expert dispatch") == nullptr);
     CHECK(std::get<CollectiveCall>(op(split, "expert combine").kernel->call).kind ==
           CollectiveKind::kAllReduce);
@@ -158,7 +160,7 @@ TEST_CASE("split prompts: iterations cost what graphs and whole prompts do") {
     const PrefillChunk second{.tokens = 2048, .before = 2048, .last = true};
     const MixedStep both{.decodes = 8, .loads = loads, .chunks = {&second, 1}};
     check_equal(cost.cost(both), graphs_cost(mixed_step(in, both), roofline));
-    // Embeddings and hidden states aside, a prompt in one chunk is a prefill.
+    // Except for embeddings and hidden states, a prompt in one chunk is a prefill.
     const PrefillChunk whole{.tokens = kPrompt, .before = 0, .last = true};
     const Step prompt = prefill_step(in, kPrompt, {kPrompt});
     CHECK(cost.cost({.loads = {}, .chunks = {&whole, 1}}).time.count() ==
@@ -174,7 +176,7 @@ TEST_CASE("split prompts: long prompts gain, more with every group") {
   };
   for (const std::int32_t parts : {2, 4, 8}) {
     CHECK(seconds(parts) < seconds(parts / 2));
-    CHECK(seconds(parts) > seconds(parts / 2) / 2);  // groups exchange, and repeat some work
+    CHECK(seconds(parts) > seconds(parts / 2) / 2);  // groups exchange data and repeat some work
   }
 }
 

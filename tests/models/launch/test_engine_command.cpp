@@ -14,7 +14,7 @@ EngineCommand parse(std::string_view text, EngineVersion version = {0, 30, 0}) {
   return parse_engine_command(split(text), version, "here");
 }
 
-/// The message of what `call` throws; empty: it throws nothing.
+/// The message of the exception that `call` throws; empty if it does not throw.
 template <class Call>
 std::string message_of(Call call) {
   try {
@@ -86,7 +86,7 @@ TEST_CASE("the lists of arguments name three versions of each engine and a sourc
 
 TEST_CASE("between two lists only what both have is certain") {
   const EngineFlags& vllm = *find_engine_flags("vllm");
-  // --swap-space is in the lists of 0.8 and 0.11 and not in that of 0.18.
+  // --swap-space is in the lists of 0.8 and 0.11 but not in that of 0.18.
   CHECK(vllm.find_certain({0, 8, 0}, "--swap-space") != nullptr);
   CHECK(vllm.find_certain({0, 9, 0}, "--swap-space") != nullptr);
   CHECK(vllm.find_certain({0, 11, 0}, "--swap-space") != nullptr);
@@ -98,7 +98,7 @@ TEST_CASE("between two lists only what both have is certain") {
   CHECK(vllm.versions_of("--nothing").empty());
   CHECK(vllm.is_too_old({0, 7, 3}));
   CHECK_FALSE(vllm.is_too_old({0, 8, 0}));
-  // A later release is read by the newest list.
+  // A later release is parsed with the newest list.
   CHECK(vllm.find_certain({0, 40, 0}, "--watermark") != nullptr);
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("a command of vLLM is read as vLLM reads it") {
   CHECK(command.find("--speculative-config")->key == "method");
   CHECK(command.find("--enforce-eager")->is_on);
   CHECK(command.find("--port") == nullptr);
-  // The last one counts.
+  // The last value is used.
   CHECK(parse("vllm serve m --seed 1 --seed 2").find("--seed")->values == Words{"2"});
   CHECK(parse("python -m vllm.entrypoints.openai.api_server --model m").model == "m");
 }
@@ -132,7 +132,7 @@ TEST_CASE("commands of SGLang and TensorRT-LLM are read in their own spelling") 
       parse("python3 -m sglang.launch_server --model m --tp 8 --ep-size 8", {0, 5, 21});
   CHECK(sglang.engine->engine == "SGLang");
   CHECK(sglang.model == "m");
-  CHECK(sglang.find("--tp-size")->values == Words{"8"});  // argparse takes the beginning of a flag
+  CHECK(sglang.find("--tp-size")->values == Words{"8"});  // argparse accepts a prefix of a flag
   CHECK(refused("python -m sglang.launch_server --model-path m --tp_size 2", {0, 5, 21})
             .starts_with("here: --tp_size: unknown flag of SGLang 0.5; did you mean"));
   const EngineCommand trt = parse("trtllm-serve serve m --tp_size 2 --config x.yaml", {1, 2, 0});

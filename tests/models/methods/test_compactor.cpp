@@ -1,5 +1,5 @@
-// Compactor and its parts, Q-Filters and CapKV: kept sets against references, cases by hand, costs
-// and refusals.
+// Compactor and its parts, Q-Filters and CapKV: kept sets compared with references, hand-solved
+// cases, costs and refusals.
 
 #include <cmath>
 #include <memory>
@@ -167,7 +167,7 @@ TEST_CASE("leverage by hand, below 1 and at most the width together") {
   const auto weighted = ridge_leverage(rows, 2, std::vector<double>{1, 2, 0.5}, 1);
   CHECK(weighted[0] == rel(1.0 / 4));
   CHECK(weighted[2] == rel(4.0 / 3));
-  // Four equal rows so large that the ridge is lost to rounding, and no Cholesky factor exists.
+  // Four equal rows so large that the ridge is lost to rounding and no Cholesky factor exists.
   std::vector<double> large;
   for (int i = 0; i < 4; ++i) large.insert(large.end(), {1e9, 1e9, 0});
   for (const double x : ridge_leverage(large, 3, {}, 1)) CHECK(x == rel(1.0 / 4));
@@ -190,10 +190,10 @@ TEST_CASE("leverage by hand, below 1 and at most the width together") {
 }
 
 TEST_CASE("non-causal attention by hand: both directions, chunks, norms and neighbours") {
-  // Chunks of two, one channel. Queries ln 2, 0 | 0; keys 1, 0 | 5; values 3, 6, 9.
-  // First chunk: the query of ln 2 weighs its keys 2/3 and 1/3, the query of 0 both 1/2. The third
-  // token is alone. Column sums 7/6, 5/6, 1, times norms 3.5, 5, 9; a third of each with
-  // neighbours.
+  // Chunks of two, one channel. Queries ln 2, 0 | 0; keys 1, 0 | 5; values 3, 6, 9. First chunk:
+  // the query of ln 2 has weights 2/3 and 1/3 on its keys, the query of 0 has 1/2 on both. The
+  // third token has a chunk to itself. Column sums 7/6, 5/6, 1, times norms 3.5, 5, 9; a third of
+  // each with neighbours.
   const auto l2 = static_cast<float>(std::log(2.0));
   const std::vector<float> q{l2, 0, 0}, keys{1, 0, 5}, values{3, -6, 9};
   const HeadVectors head{.q = q,
@@ -233,15 +233,15 @@ TEST_CASE("qfilter by hand: keys along the queries stay, whatever the sign of th
     const LayerRun run{"qfilter", {}, 1, {owned.view}, 10000, true};
     CHECK(run.kept(0) == (sign > 0 ? Ids{0} : Ids{1}));
   }
-  // Two against two: the sum of products decides.
+  // Two against two: the sum of products determines the direction.
   const auto u = leading_direction(std::vector<float>{3, 0, 1, 0, -1, 0, -1, 0}, 2);
   CHECK(u[0] == rel(1.0));
 }
 
 TEST_CASE("capkv by hand: values of a fitting key lead") {
-  // One channel pair at position 0 only (theta so large that nothing turns): the mean query is
+  // One channel pair at position 0 only (theta is so large that nothing rotates): the mean query is
   // (1, 0). Keys (1, 0), (0, 1), tau ln 4: weights 1 and 1/4. Values (1, 0), (0, 2), A = diag(2,
-  // 2): scores 1/2 and 1/2; a longer second value wins, a shorter one loses.
+  // 2): scores 1/2 and 1/2; a longer second value has the higher score, a shorter one the lower.
   auto owned = test::random_head(1, 2, 2, 2);
   owned.q = {1, 0, 1, 0};
   owned.keys = {1, 0, 0, 1};
@@ -249,10 +249,10 @@ TEST_CASE("capkv by hand: values of a fitting key lead") {
                       {"n_future_positions", std::int64_t{1}},
                       {"tau", std::log(4.0)},
                       {"epsilon", 0.0}};
-  // Position 0 and 1 differ by a rotation of 1 radian: queries and keys are turned with them.
+  // Positions 0 and 1 differ by a rotation of 1 radian: queries and keys are rotated accordingly.
   const Rope rope{2, 10000, true};
   rope.rotate(std::span{owned.q}.subspan(2, 2), 1);
-  // The mean query turned to position 2; keys are compared with it as they are.
+  // The mean query is rotated to position 2; keys are compared with it without further rotation.
   std::vector<float> one{1, 0}, two{0, 1};
   rope.rotate(one, 2);
   rope.rotate(two, 2);
@@ -275,7 +275,7 @@ TEST_CASE("compactor keeps first and last tokens, and without blending ranks by 
   for (std::int32_t id = 116; id < 120; ++id) CHECK(std::ranges::count(kept, id) == 1);
   CHECK(param_number(run.method->params(), "blending") ==
         param_number(run.method->params(), "ratio"));
-  // Below 12 tokens everything is protected, and older tokens stay.
+  // Below 12 tokens, all are protected, and the oldest tokens stay.
   auto small = test::random_head(2, 8, 10, 10, 4);
   CHECK(LayerRun{"compactor", {}, 3, {small.view}, 10000, true}.kept(0) == Ids{0, 1, 2});
   CHECK(LayerRun{"compactor", {}, 10, {small.view}, 10000, true}.kept(0).size() == 10);
@@ -299,7 +299,7 @@ TEST_CASE("a replay of compactor over whole layers follows its law on any number
     CHECK(one.methods[m].bytes_held_final == *one.methods[m].closed_form_bytes_final);
     CHECK(one.methods[m].side_bytes_final == 0);
   }
-  // Attention scores have a smaller error than random ones.
+  // Attention scores have a smaller error than random scores.
   CHECK(one.methods[0].rel_error_mean < one.methods.back().rel_error_mean);
 }
 

@@ -54,7 +54,7 @@ struct ZipCase {
     }
     return all;
   }
-  /// Output over entries first … n-1 and, if given, a merged one.
+  /// Output over entries first … n-1 and, if present, a merged entry.
   Vec output(std::size_t first, const ZipMerged* merged) const {
     Vec out(d, 0.0);
     double sum = 0;
@@ -286,8 +286,8 @@ TEST_CASE("keepkv equals its reference on recorded attention") {
   CHECK(merged > 100);
 }
 
-/// A head whose queries have logits up to some thousands: scaled by `at` at every seventh token, by
-/// `else_by` at the others.
+/// A head whose queries have logits up to several thousand: scaled by `at` at every seventh token,
+/// and by `else_by` at the other tokens.
 test::OwnedHead steep_head(std::int32_t group, double at, double else_by, std::uint64_t seed) {
   auto head = clustered_head(group, kDim, 150, 80, seed);
   const std::size_t row = kDim;
@@ -300,7 +300,7 @@ test::OwnedHead steep_head(std::int32_t group, double at, double else_by, std::u
 
 TEST_CASE("keepkv with logits up to 6,000 equals a reference in long doubles") {
   // A linear average permanently loses values that are 700 below the highest logit so far. fp32
-  // keys leave an error of 6,000 * 2^-24 in a logit.
+  // keys cause an error of 6,000 * 2^-24 in a logit.
   std::int32_t merged = 0;
   double highest = 0;
   for (const std::string rule : {"zip", "zip_guarded", "real_votes"}) {
@@ -346,7 +346,8 @@ TEST_CASE("K6 I4: votes add up to the tokens that were not dropped") {
 
 TEST_CASE(
     "keepkv through the session: no output changes at a merge while scores are the step's own") {
-  // alpha = 0 makes s' the step's own s: attending again with the same query must give the same.
+  // alpha = 0 makes s' equal to the step's s: attending again with the same query must return the
+  // same output.
   const auto head = clustered_head(1, kDim, 120, 60, 17);
   for (const std::string rule : {"zip_guarded", "zip", "real_votes", "additive_q"}) {
     Run run{"keepkv", head.view, 24, {{"ema", 0.0}, {"key_rule", rule}, {"threshold", 0.5}}};
@@ -387,7 +388,7 @@ TEST_CASE("estimator rows: the mean of an entry's last R exponentials, and fp16'
                2;
       }
     }
-    // Scores are ln of the average.
+    // Scores are the logarithm of the average.
     double newest = 0;
     for (std::int32_t g = 0; g < 2; ++g) {
       newest += std::exp(head.view.scale * test::inner(test::to_vec(head.view.query(g, 69)),
@@ -415,7 +416,7 @@ TEST_CASE("refresh: the whole cache is in host memory and is loaded every period
     CHECK(run.session.bytes(0).host.count() == (t + 1) * 2 * kDim * 4);
     CHECK(run.session.entries().size() == 20);
     if (!refreshed) continue;
-    // As if all tokens so far had been the prompt.
+    // As if all tokens so far had been part of the prompt.
     HeadVectors longer = head.view;
     longer.prompt = t + 1;
     Run fresh{"keepkv", longer, 20};
@@ -428,7 +429,7 @@ TEST_CASE("refresh: no closed form of the size if the cache grows between refres
   const Budget budget{0, 40};
   const auto constant = make_method({"keepkv", refreshing, budget}, 100, {.n_layers = 1});
   CHECK(constant->entries_held(0, 100, 125) == 40);
-  // Cut to 40 at every tenth step, so not 40 + 25.
+  // The cache is cut to 40 at every tenth step, so its size is not 40 + 25.
   const auto grows = make_method({"snapkv+merge=zip", refreshing, budget}, 100);
   CHECK(!grows->entries_held(0, 100, 125));
   CHECK(!grows->entries_attended(0, 100, 125));
@@ -442,7 +443,7 @@ TEST_CASE("merge_first keeps more tokens than merge_after") {
     CHECK(run.session.entries().size() == 20);
     std::int64_t tokens = 0;
     for (const auto& members : run.session.kept()) tokens += std::ssize(members);
-    // Sinks and the last tokens are kept under their own ids.
+    // Sinks and the last tokens are kept under their original ids.
     for (const std::int32_t id : {0, 1, 2, 3, 116, 117, 118, 119}) {
       CHECK(run.session.entries().slot_of(id) >= 0);
     }

@@ -1,4 +1,4 @@
-// LESS: its gradient, a reference, weights from a file.
+// LESS: its gradient, a reference, weights read from a file.
 
 #include <algorithm>
 #include <cmath>
@@ -81,7 +81,7 @@ TEST_CASE("less: the output equals a reference of kept entries and a state") {
   const auto head = clustered_head(2, kDim, 120, 80, 33);
   const Params params{{"fit_steps", std::int64_t{0}}, {"hidden", std::int64_t{9}}};
   Run run{"less", head.view, 20, params};
-  // Its maps as initialised: from the seed, of layer and head 0.
+  // Its maps after initialisation: from the seed, for layer and head 0.
   const LowRankKernel kernel{{.head_dim = kDim, .hidden = 9, .rank = 8}, counter_key({0, 0, 0})};
   double largest = 0;
   for (std::int64_t t = 80; t < 120; ++t) {

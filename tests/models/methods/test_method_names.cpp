@@ -33,7 +33,7 @@ std::string complaint(const std::string& name, std::optional<Budget> budget, Par
 
 const Budget kTen{0, 10};
 
-/// Settings of a method that each differ in one word or flag, with and without a budget.
+/// Settings of a method that differ in one word or flag, with and without a budget.
 std::vector<MethodSpec> settings_of(const std::string& name, const std::vector<ParamInfo>& params) {
   std::vector<Params> given{{}};
   for (const ParamInfo& info : params) {
@@ -60,7 +60,7 @@ std::set<std::string> never_read(const std::string& name) {
                            .d_model = 512};
   std::set<std::string> left;
   for (const ParamInfo& info : params) {
-    // A choice with a single word.
+    // A choice with only one word.
     if (info.words.size() != 1) left.insert(info.name);
   }
   bool made = false;
@@ -103,7 +103,7 @@ TEST_CASE("choices of different axes that share a parameter's name share its mea
         const ParamInfo* theirs = find_param(b.params, mine.name);
         if (theirs == nullptr || means_the_same(mine, *theirs)) continue;
         INFO(a.axis, "=", a.name, " and ", b.axis, "=", b.name, ": ", mine.name);
-        // They exclude each other: a value would be ambiguous.
+        // They are mutually exclusive: a value would be ambiguous.
         const std::string name = fmt::format("{}={}+{}={}", a.axis, a.name, b.axis, b.name);
         CHECK(complaint(name, std::nullopt) != "none");
         CHECK(complaint(name, kTen) != "none");
@@ -274,7 +274,7 @@ TEST_CASE("a budget is a share of the full cache including windows") {
   CHECK(entries(0.5, 16384, {4096, 4096}) == 2048);
   // One of 1000, one whole, prompt 5000: 0.5 * 6000 = 3000 = min(B, 1000) + B, so B = 2000.
   CHECK(entries(0.5, 5000, {1000, 0}) == 2000);
-  // Windows longer than the prompt change nothing.
+  // Windows longer than the prompt have no effect.
   CHECK(entries(0.29, 100, {4096, 0}) == 28);  // int(0.29 * 100) in doubles
 }
 

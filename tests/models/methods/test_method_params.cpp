@@ -1,4 +1,4 @@
-// Parameters that a result prints keep the same number of entries when they are passed back.
+// Parameters printed in a result keep the same number of entries when they are passed back.
 
 #include <algorithm>
 #include <optional>
@@ -91,8 +91,7 @@ TEST_CASE("the budget printed keeps as many entries when it is passed back") {
   int checked = 0;
   for (const MethodInfo& info : builtin_methods()) {
     if (!takes_budget(info.name)) continue;
-    // Their budget in entries is a sum of parts that were rounded separately: layers, and runs of
-    // tokens.
+    // Their budget in entries is a sum of separately rounded parts: layers, and runs of tokens.
     if (info.name == "pyramidkv" || info.name == "chunkpress") continue;
     for (const std::int64_t prompt : prompts()) {
       for (const Budget& budget : kBudgets) {
@@ -127,12 +126,12 @@ TEST_CASE("a budget of all tokens keeps all of them, also beyond the prompt") {
     } catch (const InputError&) {
       continue;
     }
-    // A budget that falls with depth is a mean, and deep layers get less than it.
+    // A budget that decreases with depth is a mean, and deep layers have less.
     if (info.name == "keepkv" || info.name == "pyramidinfer") continue;
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       const auto entries = method->entries_held(layer, kPrompt, kTokens);
       INFO(info.name, " layer ", layer);
-      if (info.name == "d2o") CHECK(entries.has_value());  // no layer depends on data any more
+      if (info.name == "d2o") CHECK(entries.has_value());  // no layer depends on data
       if (!entries) continue;
       CHECK(*entries == kTokens);
       ++checked;

@@ -113,11 +113,11 @@ TEST_CASE("a parameter that is unused under the settings given is refused with t
   has(why("kvmerger", {{"sigma_rule", word_of("mean_dist")}, {"sigma", 2.0}}),
       "sigma_rule=mean_dist");
   has(why("keepkv", {{"estimator", word_of("rows")}, {"ema", 0.5}}), "estimator=rows");
-  // Two words for one budget, and an invalid share.
+  // Two parameters for one budget, and an invalid share.
   has(why("h2o", {{"heavy", 0.3}, {"recent", 0.3}}), "one follows from the other");
   CHECK(why("h2o", {{"heavy", 0.5}, {"recent", 0.5}}) == "made");
   has(why("h2o", {{"recent", -0.5}}), "-1 for the rest, got -0.5");
-  // Rows are kept, but not without a limit.
+  // Rows are kept, but only up to a limit.
   for (const auto& [name, param] : {std::pair{"morphkv", "window"},
                                     {"scissorhands", "history_steps"},
                                     {"select=pivotal", "lru_window"},
@@ -233,7 +233,7 @@ TEST_CASE("I6: sinks and the recent tokens are always kept") {
       run.step(t);
       std::set<std::int32_t> held(run.session.entries().ids().begin(),
                                   run.session.entries().ids().end());
-      // Of a budget of 20: streaming keeps 4 sinks and 16 recent tokens, h2o 10 recent ones,
+      // With a budget of 20, streaming keeps 4 sinks and 16 recent tokens, h2o 10 recent tokens,
       // zeromerge a tail of 2.
       const std::int64_t recent = name == "streaming-llm" ? 16 : name == "h2o" ? 10 : 2;
       for (std::int64_t id = t - recent + 1; id <= t; ++id)
@@ -282,7 +282,8 @@ TEST_CASE("query-head granularity keeps a set per query head and stores as many"
 }
 
 TEST_CASE("rerotated streaming attention is attention at cache positions") {
-  // With every token kept, rank and position agree: nothing is rotated and nothing changes.
+  // If every token is kept, rank and position are equal: no key is rotated and the output is the
+  // same.
   const auto head = test::random_head(2, kDim, 40, 20);
   const Rope rope{kDim, 10000.0, true};
   const auto reference =
@@ -293,7 +294,8 @@ TEST_CASE("rerotated streaming attention is attention at cache positions") {
       replay_head(as_composed(*method_of("streaming-llm", 20, Budget{0, 64}, rerotate)), 0,
                   head.view, reference, scores, &rope, false);
   CHECK(*std::max_element(same[0].rel_error.begin(), same[0].rel_error.end()) < 3e-6F);
-  // Without sinks the window's distances are those of the trace: again nothing changes.
+  // Without sinks, the distances in the window are those of the trace: the output is again the
+  // same.
   const Params window{{"positions", std::string{"rerotate"}}, {"n_sink", std::int64_t{0}}};
   const Params plain{{"n_sink", std::int64_t{0}}};
   const auto a = replay_head(as_composed(*method_of("streaming-llm", 20, Budget{0, 9}, window)), 0,
@@ -316,7 +318,7 @@ TEST_CASE("h2o keeps the entries of a reference step by step") {
     for (const std::int64_t budget : {5, 16, 41}) {
       const auto head = test::random_head(3, kDim, 130, 70, seed);
       Run run{method_of("h2o", 70, Budget{0, budget}), head.view};
-      // heavy = floor(B/2), the rest recent.
+      // heavy = floor(B/2), the remaining entries are recent.
       test::ReferenceAccumulated reference{head.view,
                                            {.budget = budget,
                                             .tail_prompt = budget - budget / 2,
@@ -339,7 +341,7 @@ TEST_CASE("bytes of a layer: entries times heads times two rows, plus side data"
   // zeromerge: score and count, 8 B per entry.
   CHECK(layer_cache_bytes(*method_of("zeromerge", 50, Budget{0, 10}), 0, shape, Dtype::kFp16, 50,
                           60) == Bytes{10400});
-  // In the cache's dtype both shrink to 2 B: the published factor 1 + 1/d.
+  // In the cache's dtype, both are reduced to 2 B: the published factor 1 + 1/d.
   const auto code = method_of("zeromerge", 50, Budget{0, 10}, {{"count_dtype", std::string{"kv"}}});
   const MethodContext half{.recorded = Dtype::kFp16, .shape = shape};
   const auto in_half =

@@ -1,4 +1,4 @@
-// Selection by content, head by head: kept sets equal those of references, sizes follow their laws,
+// Selection by content, head by head: kept sets equal those of references, sizes match their laws,
 // and invalid settings are refused.
 
 #include <cmath>
@@ -22,7 +22,7 @@ using test::Ids;
 using test::ReferenceScorer;
 using test::rel;
 
-/// One head's session with a rope, stepped like SessionRun.
+/// A session of one head with a rope, stepped like SessionRun.
 struct Run {
   Run(const std::string& name, Params params, std::optional<Budget> budget, const HeadVectors& one,
       const Rope* rope = nullptr)
@@ -136,7 +136,7 @@ TEST_CASE("the harness keeps the entries of a reference, then appends") {
         const std::int64_t budget = std::max<std::int64_t>(shape.prompt / 3, 1);
         Run run{each.name, each.params, Budget{0, budget}, head, &rope};
         bool clear = true;
-        // A window shrinks to the budget.
+        // A window is reduced to the budget.
         const auto scores = budget < 5 && each.name == "select=last-window"
                                 ? test::reference_last_window(budget, 7)(
                                       head, test::first_ids(head.prompt), head.prompt)
@@ -154,7 +154,7 @@ TEST_CASE("the harness keeps the entries of a reference, then appends") {
       }
     }
   }
-  CHECK(compared >= 56);  // of 64: near ties are rare
+  CHECK(compared >= 56);  // out of 64: near ties are rare
 }
 
 TEST_CASE("a ratio truncates in doubles and removing nothing is the full cache (I2)") {
@@ -187,13 +187,13 @@ TEST_CASE("knorm and keydiff by hand") {
   owned.view.keys = owned.keys;
   CHECK(Run{"knorm", {}, Budget{0, 2}, owned.view}.kept() == Ids{1, 3});
   // Directions (.6, .8), (1, 0), (0, 1), (1, 0): mean (.65, .45), of norm .79. Cosines .94, .82,
-  // .57, .82: the third differs most, then the second and the fourth equally, the older kept.
+  // .57, .82: the third differs most, then the second and the fourth equally; the older is kept.
   CHECK(Run{"keydiff", {}, Budget{0, 2}, owned.view}.kept() == Ids{1, 2});
 }
 
 TEST_CASE("cur by hand: norms of keys and values as shares of their window") {
-  // Windows of two. |k|^2: 1 3, 2 2, 9; shares 1/4 3/4, 1/2 1/2, 1. |v|^2: 1 1, 3 1, 0; shares
-  // 1/2 1/2, 3/4 1/4, 0. Products 1/8 3/8, 3/8 1/8, 0: a window without values scores 0.
+  // Windows of two. |k|^2: 1 3, 2 2, 9; shares 1/4 3/4, 1/2 1/2, 1. |v|^2: 1 1, 3 1, 0; shares 1/2
+  // 1/2, 3/4 1/4, 0. Products 1/8 3/8, 3/8 1/8, 0: a window with zero values scores 0.
   auto owned = test::random_head(1, 2, 5, 5);
   const float r3 = std::sqrt(3.F), r2 = std::sqrt(2.F);
   owned.keys = {1, 0, r3, 0, 0, r2, r2, 0, 3, 0};
@@ -236,7 +236,8 @@ TEST_CASE("expected logits are those of a normal variable and sinks stay") {
   CHECK(expected_logits(moments, key, 2, 1.0, true)[0] == rel(4.5, 1e-6));
   CHECK(expected_logits(moments, key, 2, 0.5, true)[0] == rel(1.125, 1e-6));
   CHECK(std::abs(expected_logits(moments, key, 2, 1.0, false)[0]) < 1e-6);
-  // One future position is a rotation: it keeps the covariance's trace; 512 of them shrink it.
+  // One future position is a rotation, which preserves the covariance's trace; 512 positions reduce
+  // it.
   QueryMoments one = moments;
   turn_to_future(one, rope, 3, 1);
   CHECK(one.covariance[0] + one.covariance[3] == rel(1.0, 1e-6));
@@ -267,9 +268,8 @@ TEST_CASE("random scores do not depend on the order of calls and are spread even
 }
 
 TEST_CASE("redundancy by hand: of two equal keys the later one is kept") {
-  // Keys a, a, b with a orthogonal to b. The only similar key of row 0 is 1, spared. That of row 1
-  // is 0, spared. So every sum is 0 and the softmax uniform: with one similar key each, both are
-  // spared.
+  // Keys a, a, b with a orthogonal to b. The only similar key of row 0 is 1, which is spared; that
+  // of row 1 is 0, also spared. So every sum is 0 and the softmax is uniform.
   const std::vector<float> two{1, 0, 1, 0, 0, 1};
   for (const double x : key_redundancy(two, 2, {})) CHECK(x == rel(1.0 / 3));
   // Three a: row 0 spares 2, keeps c_01; row 1 spares 2, keeps c_10; row 2 spares 1, keeps c_20.
@@ -282,11 +282,11 @@ TEST_CASE("redundancy by hand: of two equal keys the later one is kept") {
   const auto f = key_redundancy(three, 2, {.retain = RetainDirection::kFirst});
   CHECK(f[2] / f[0] == rel(std::exp(2.0 / 3)));
   CHECK(f[1] / f[0] == rel(std::exp(1.0 / 3)));
-  // Two thirds of three entries: both similar keys of each row are spared, nothing is redundant.
+  // Two thirds of three entries: both similar keys of each row are spared, and none is redundant.
   const auto both =
       key_redundancy(three, 2, {.retain = RetainDirection::kLastPercent, .retain_ratio = 0.67});
   for (const double x : both) CHECK(x == rel(1.0 / 3));
-  // No cosine exceeds 1: nothing is spared.
+  // No cosine exceeds 1: no key is spared.
   const auto none = key_redundancy(three, 2, {.threshold = 1.0});
   for (const double x : none) CHECK(x == rel(1.0 / 3));
 }
@@ -339,7 +339,7 @@ TEST_CASE("periodic compression keeps a reference's entries and its size is a sa
     compare("r-kv", {{"divide_length", std::int64_t{7}}, {"mix_lambda", 0.9}}, Budget{0, target},
             test::reference_r_kv(8, 7, 0.9), 7, true);
   }
-  CHECK(compared >= 1000);  // of 1200 steps
+  CHECK(compared >= 1000);  // out of 1200 steps
 }
 
 TEST_CASE("sizes of periodic compression by hand") {
@@ -351,7 +351,7 @@ TEST_CASE("sizes of periodic compression by hand") {
     CHECK(*method->entries_held(0, 100, 100 + n) == want);
   }
   CHECK(*method->entries_attended(0, 100, 132) == 132);
-  // The cache is smaller than the target at first: 10 + 32 < 64, 10 + 64 > 64.
+  // At first the cache is smaller than the target: 10 + 32 < 64, 10 + 64 > 64.
   CHECK(*method->entries_held(0, 10, 42) == 42);
   CHECK(*method->entries_held(0, 10, 74) == 64);
   // A share of the tokens so far: int(0.5 * 132) = 66, int(0.5 * 164) = 82.
@@ -360,7 +360,7 @@ TEST_CASE("sizes of periodic compression by hand") {
   CHECK(*half->entries_held(0, 100, 132) == 66);
   CHECK(*half->entries_held(0, 100, 163) == 97);
   CHECK(*half->entries_held(0, 100, 164) == 82);
-  // R-KV stays in [B, B + 128) from the end of the prompt on.
+  // After the prompt, R-KV stays in [B, B + 128).
   const auto r_kv = make_method({"r-kv", {}, Budget{0, 50}}, 300);
   for (std::int64_t t = 300; t < 900; ++t) {
     const std::int64_t held = *r_kv->entries_held(0, 300, t);
@@ -385,7 +385,7 @@ TEST_CASE("a periodic step moves its survivors and other steps move nothing") {
   const StepTraffic due = composed.head_traffic(0, {.attended = 178, .left = 128}, shape);
   CHECK(due.move_read == 50 * 2 * 16 * 2);
   CHECK(due.move_write == due.move_read);
-  // 2 E^2 d of cosines, 2 w G E d of logits.
+  // 2 E^2 d for cosines, 2 w G E d for logits.
   CHECK(due.extra_flops == 2.0 * 178 * 178 * 16 + 2.0 * 8 * 2 * 178 * 16);
 }
 
@@ -406,7 +406,7 @@ TEST_CASE("the oracle keeps the entries of a reference at every step") {
       });
     }
   }
-  CHECK(compared >= 100);  // of 106 steps
+  CHECK(compared >= 100);  // out of 106 steps
 }
 
 std::string refusal(const std::string& name, Params params, std::optional<Budget> budget = {},

@@ -1,4 +1,4 @@
-// Wrappers that compare a layer's or the model's heads, and every method of the family on recorded
+// Wrappers that compare the heads of a layer or model, and every method of the family on recorded
 // and made-up traces.
 
 #include <filesystem>
@@ -87,7 +87,7 @@ Ids kept_of(const ReplayMethod& m, std::size_t layer, std::size_t head) {
   return ids;
 }
 
-/// The prompt's ids of the entries held at the end.
+/// The ids of the prompt among the entries held at the end.
 Ids of_prompt(Ids ids, std::int64_t prompt) {
   std::erase_if(ids, [prompt](std::int32_t id) { return id >= prompt; });
   return ids;
@@ -134,7 +134,7 @@ TEST_CASE("on a real trace the scorers keep the entries of a reference") {
       }
     }
   }
-  CHECK(compared >= 55);  // of 60
+  CHECK(compared >= 55);  // out of 60
 }
 
 TEST_CASE("on a real trace periodic compression and the oracle keep a reference's entries") {
@@ -162,8 +162,8 @@ TEST_CASE("on a real trace periodic compression and the oracle keep a reference'
       compared += clear ? 1 : 0;
     }
   }
-  CHECK(compared >= 6);  // of 8
-  // The oracle retains more than methods of the same size, which use only past queries.
+  CHECK(compared >= 6);  // out of 8
+  // The oracle retains more than methods of equal size that use only past queries.
   const ReplayMethod oracle = run(real, "oracle-future", {}, Budget{0.2, 0});
   const ReplayMethod h2o = run(real, "h2o", {}, Budget{0.2, 0});
   const ReplayMethod streaming = run(real, "streaming-llm", {}, Budget{0.2, 0});
@@ -172,7 +172,7 @@ TEST_CASE("on a real trace periodic compression and the oracle keep a reference'
   CHECK(*oracle.retained_mass_mean > *streaming.retained_mass_mean);
 }
 
-/// Reference of AdaKV's head sizes, from its article: `open` scores by head, `base` entries per
+/// Reference of AdaKV's head sizes, from its article: `open` scores per head, `base` entries per
 /// head.
 std::vector<std::int64_t> reference_ada(const std::vector<test::Scores>& open, std::int64_t base,
                                         double alpha, bool kvpress) {
@@ -209,8 +209,8 @@ TEST_CASE("AdaKV's heads are sized as in its article and keep their best entries
     for (const bool kvpress : {false, true}) {
       for (const double alpha : {0.0, 0.2, 0.5, 1.0}) {
         INFO(info.name, " heads ", info.n_kv_heads, " kvpress ", kvpress, " alpha ", alpha);
-        // kvpress' floor is a share of the whole budget, window included: only scorers without a
-        // window.
+        // In kvpress the floor is a share of the whole budget including the window, so only scorers
+        // without a window are compared.
         const std::string name = kvpress ? "keydiff+budget=ada" : "adakv";
         const ReplayMethod m =
             run(on, name,
@@ -262,7 +262,7 @@ TEST_CASE("AdaKV over other selectors: a fixed size per head under h2o, all kept
   const ReplayMethod full = run(on, "full");
   CHECK(all.entries_held_final == full.entries_held_final);
   CHECK(all.rel_error_mean == rel(full.rel_error_mean, 1e-6));
-  // Weights change sizes, and totals only by rounding.
+  // Weights change head sizes, but totals only by rounding.
   const ReplayMethod plain = run(on, "adakv", {}, Budget{0.4, 0});
   const ReplayMethod weighed = run(on, "adakv", {{"ada_normalize", true}}, Budget{0.4, 0});
   CHECK(std::abs(plain.entries_held_final - weighed.entries_held_final) <= 12);
@@ -321,7 +321,7 @@ TEST_CASE("CriticalKV: half by score, half by score times the value's effect on 
       if (first == 1.0) CHECK(kept == test::reference_top(base, 21, clear));
     }
   }
-  // 2 Hq s d D more than the scorer without it, D = 12.
+  // 2 Hq s d D more than the unweighted scorer, D = 12.
   const MethodContext site{.recorded = Dtype::kFp16,
                            .shape = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 8},
                            .windows = {},
@@ -371,7 +371,7 @@ TEST_CASE("ChunkKV keeps whole chunks, the same in every head") {
       CHECK(m.closed_form_bytes_final.has_value() == (prompt % chunk == 0));
       if (m.closed_form_bytes_final) CHECK(m.bytes_held_final == *m.closed_form_bytes_final);
     }
-    // A budget is never exceeded, and undershot by less than a chunk.
+    // A budget is never exceeded; the unused part is smaller than a chunk.
     const ReplayMethod m = run(on, "chunkkv", {}, Budget{0.4, 0});
     CHECK(*m.budget_reached <= 0.4);
     CHECK(*m.budget_reached > 0.4 - 21.0 / prompt);
@@ -389,7 +389,7 @@ TEST_CASE("SimLayerKV: a layer is lazy by its last query and then streams") {
     params["lazy_threshold"] = threshold;
     return run(on, "simlayerkv", params);
   };
-  // At 1 no layer is lazy; at 0 all are: 4 + 63 entries in each of 12 heads, before and after.
+  // At 1, no layer is lazy; at 0, all are: 4 + 63 entries in each of 12 heads, before and after.
   CHECK(with(1.0).entries_held_final == 12 * 512);
   const ReplayMethod all = with(0.0);
   CHECK(all.entries_held_final == 12 * 67);
@@ -397,7 +397,7 @@ TEST_CASE("SimLayerKV: a layer is lazy by its last query and then streams") {
   Ids recent{0, 1, 2, 3};
   for (std::int32_t t = 512 - 63; t < 512; ++t) recent.push_back(t);
   CHECK(kept_of(all, 3, 1) == recent);
-  // Between: a reference of the statistic decides.
+  // In between, the layers are determined by a reference of the statistic.
   const ReplayMethod some = with(0.7);
   int lazy = 0;
   for (std::size_t l = 0; l < on.layers.size(); ++l) {
@@ -413,8 +413,8 @@ TEST_CASE("SimLayerKV: a layer is lazy by its last query and then streams") {
     CHECK(std::ssize(some.kept[l][0]) == (mean > 0.7 ? 67 : 512));
     CHECK(some.kept[l][0].size() == some.kept[l][1].size());
   }
-  CHECK((lazy > 0 && lazy < 6));  // else the test proves little
-  // If sinks and recent tokens cover the prompt, the statistic is undefined: nothing streams.
+  CHECK((lazy > 0 && lazy < 6));  // otherwise the test has little value
+  // If sinks and recent tokens cover the prompt, the statistic is undefined: no layer streams.
   CHECK(run(on, "simlayerkv", {{"n_recent", std::int64_t{380}}, {"lazy_threshold", 0.0}})
             .entries_held_final == 12 * 512);
 }
@@ -434,7 +434,7 @@ TEST_CASE("DuoAttention: whole heads, by table or by the distance of their atten
   CHECK(all.kept == streaming.kept);
   CHECK(all.rel_error_mean == streaming.rel_error_mean);
   CHECK(all.side_bytes_final == 8 * 12);
-  // The lowest half by a reference of the scores.
+  // The lowest half according to a reference of the scores.
   const TraceInfo& info = on.trace.info();
   const bool interleaved = *info.rope_style == RopeStyle::kInterleaved;
   std::vector<std::pair<double, std::size_t>> ranked;
@@ -477,12 +477,12 @@ TEST_CASE("DuoAttention: whole heads, by table or by the distance of their atten
     const std::size_t at = ranked[i].second;
     CHECK(std::ssize(half.kept[at / 2][at % 2]) == (i < 6 ? 64 : 512));
   }
-  // A budget is never exceeded, and undershot by less than a head: 8 of 12 stream at 0.5.
+  // A budget is never exceeded; the unused part is smaller than a head: 8 of 12 stream at 0.5.
   Params params = small;
   const ReplayMethod bought = run(on, "duo-attention", params, Budget{0.5, 0});
   CHECK(*bought.budget_reached == rel((4 * 384 + 8 * 64) / (12.0 * 384)));
   CHECK(*run(on, "duo-attention", params, Budget{1.0, 0}).budget_reached == rel(1.0));
-  // A table of the released form: the fourth layer's heads and one more are the lowest.
+  // A table in the released form: the fourth layer's two heads and one other head are the lowest.
   const fs::path table = test::scratch_folder() / fmt::format("duo-{}.tsv", ::getpid());
   const auto write = [&](const std::string& text) { std::ofstream{table} << text; };
   write("1\t.9\n.8\t.7\n.6\t.5\n.01\t.02\n.4\t.3\n.2\t.1\n");

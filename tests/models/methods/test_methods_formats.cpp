@@ -1,5 +1,5 @@
-// Formats that engines ship: worked examples of codes, bytes and rows, and their laws. Numbers of
-// the examples were computed from the definitions, not by this program.
+// Formats that engines ship: worked examples of codes, bytes and rows, and their laws. The numbers
+// of the examples were computed from the definitions, independently of this program.
 
 #include <array>
 #include <cmath>
@@ -47,7 +47,7 @@ std::shared_ptr<const Method> method_of(const std::string& name, std::int32_t he
                       .n_layers = layers});
 }
 
-/// A key or value row of the method's store, as attention sees it.
+/// A key or value row of the method's store, as read by attention.
 Row stored_row(const std::string& name, Row row, bool is_key, Params params = {},
                Dtype recorded = Dtype::kBf16) {
   const auto method = method_of(name, static_cast<std::int32_t>(row.size()), 8, std::move(params));
@@ -155,7 +155,7 @@ TEST_CASE("QuaRot: the worked example's codes and row, and its laws") {
   for (const float x : rotated) {
     CHECK(std::abs(quarot_value(quarot_code(x, fine), fine) - x) <= fine.step * .5001F);
   }
-  // Clipping to half a range that is symmetric: 4 becomes 2, its half stays.
+  // Clipping to half of a symmetric range: 4 becomes 2, while half of 4 is unchanged.
   const QuarotRow half = quarot_row(Row{-4, 1, 4, 0}, 4, .5F);
   CHECK(half.step == 1);
   CHECK(half.zero == 2);
@@ -216,7 +216,7 @@ TEST_CASE("NVFP4: laws of scales") {
     CHECK(a.scale == b.scale);
     for (std::size_t i = 0; i < 16; ++i) CHECK(a.codes[i] == b.codes[i]);
   }
-  // A group below half the least scale vanishes.
+  // A group below half the smallest scale becomes zero.
   Row small(16, 6 * 0x1p-10F);
   CHECK(nvfp4_group(small, 1, Nvfp4Search::kMax6).scale == 0);
 }
@@ -308,7 +308,7 @@ TEST_CASE("LMDeploy's int8, int4 and TurboQuant: the worked example") {
   }
   CHECK(lmdeploy_code(3, lmdeploy_row(Row(8, 3.F), 255, false, Dtype::kFp16)) == 0);
   CHECK(stored_row("lmdeploy-int8", Row(8, 3.F), true) == Row(8, 3.F));
-  // The inverse of the step is beyond fp16: values stay between the row's ends.
+  // The inverse of the step exceeds fp16: values stay between the row's ends.
   Row tiny;
   for (int i = 0; i < 8; ++i) tiny.push_back(1e-4F * static_cast<float>(i));
   const LmdeployRow small = lmdeploy_row(tiny, 255, false, Dtype::kFp16);
@@ -351,7 +351,7 @@ TEST_CASE("SGLang's fp4 and UltraQuant: the worked example") {
     CAPTURE(i);
     const auto code = e2m1_code(row[i] * 2, E2m1Tie::kLower);
     CHECK(e2m1_value(code) ==
-          e2m1_value(static_cast<std::uint8_t>(clipped[i])));  // of zero the sign may differ
+          e2m1_value(static_cast<std::uint8_t>(clipped[i])));  // the sign of zero may differ
   }
   CHECK(ultraquant_group(Row(32, 0.F)).byte() == 0);
 }
@@ -380,7 +380,7 @@ TEST_CASE("formats have the error of their definition on normal rows and on rows
     const char* name;
     bool is_key;
     double normal, outliers;
-    Dtype recorded = Dtype::kBf16;  // LMDeploy computes in the model's type
+    Dtype recorded = Dtype::kBf16;  // LMDeploy computes in the model's dtype
   };
   for (const Format& format :
        {Format{"fp8-per-token-head", true, 6.63e-4, 3.99e-4},
@@ -432,7 +432,7 @@ TEST_CASE("a format keeps the layers that are named in the recorded format") {
                     InputError);
   }
   CHECK_THROWS_AS((void)method_of("nvfp4", 128, 8, {{"keep_first", std::int64_t{9}}}), InputError);
-  // In a hybrid model TurboQuant keeps no layer.
+  // In a hybrid model, TurboQuant does not exempt any layer.
   const auto hybrid = make_method(
       {"turboquant-4bit-nc", {}, {}}, 64,
       {.recorded = Dtype::kBf16, .shape = one, .n_layers = 2, .ordinals = {-1, 0, -1, 1}});

@@ -113,8 +113,8 @@ void check_repeat(const Trace& trace, bool plus, const std::string& level, doubl
         REQUIRE(kept.contains(i) == !cut.gone.contains({l, h, i}));
       }
     }
-    // Decoding drops nothing: after each step a layer has the entries left of its prompt and the
-    // new ones.
+    // Decoding drops no entry: after each step a layer holds the kept entries of its prompt and the
+    // new entries.
     const auto& series = got.layer_series[static_cast<std::size_t>(l)];
     REQUIRE(std::ssize(series) == info.tokens - info.prompt_tokens);
     std::int64_t left = all;
@@ -126,7 +126,7 @@ void check_repeat(const Trace& trace, bool plus, const std::string& level, doubl
 }
 
 /// The shipped trace with its second half used as a repeat of its first, and a made-up W_O:
-/// recorded vectors of any origin do.
+/// recorded vectors from any source are suitable.
 Trace sample_as_repeat() {
   const Safetensors file = Safetensors::open(sample_path());
   auto metadata = file.metadata();
@@ -262,7 +262,7 @@ TEST_CASE("stored scores rank unchanged and sinks stay") {
   }
 }
 
-/// One head with recorded numbers, stepped.
+/// One head with recorded numbers, processed step by step.
 struct LayerRun {
   LayerRun(const std::string& name, const HeadVectors& head, const Params& params,
            std::map<std::string, std::span<const float>> per_head)
@@ -473,7 +473,7 @@ TEST_CASE("DMC accumulates like a reference, and without accumulation it is the 
           if (t + 1 < prompt) continue;
           const EntryTable& entries = one.session.entries();
           REQUIRE(entries.size() == std::ssize(reference.entries));
-          // The newest token is in the cache before it attends.
+          // The newest token is added to the cache before it attends.
           if (t >= prompt) REQUIRE(one.session.events().attended == entries.size());
           const auto& last = reference.entries.back();
           const std::int32_t slot = entries.slot_of(last.members.front());
@@ -501,7 +501,7 @@ TEST_CASE("PyramidInfer's worked example: 4096, 3985, 3313, 1541 at layers 0, 8,
   CHECK(lengths[31] == 1541);
   const double sum = static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), 0LL));
   CHECK(sum / 32 / 4096 == test::rel(0.766, 1e-3));
-  // Generated tokens kept of 16: 14 in the first layer, 1 in the last.
+  // Kept of 16 generated tokens: 14 in the first layer, 1 in the last.
   CHECK(static_cast<int>(16 * 0.9 * cosine_share(0, 32, 0.1)) == 14);
   CHECK(static_cast<int>(16 * 0.9 * cosine_share(31, 32, 0.1)) == 1);
 }
@@ -630,7 +630,7 @@ TEST_CASE("costs: a repeat is charged, and side data is the stored data") {
                            .d_model = 4096};
   const auto zip = make_method({"kvzip", {}, {}}, 4096, site);
   const PrefillExtra extra = zip->prefill_extra(0, site.shape, Dtype::kFp16, 4096);
-  // Two chunks of 2048, each with 8 preceding tokens, over itself and its input.
+  // Two chunks of 2048, each with 8 preceding tokens, over the chunk and its input.
   CHECK(extra.prefill_repeats == 2 * 2056.0 / 4096);
   CHECK(extra.flops == 2 * 2.0 * 32 * 2056 * (2048 + 2056) * 128);
   const auto bare = make_method(
@@ -643,7 +643,7 @@ TEST_CASE("costs: a repeat is charged, and side data is the stored data") {
   const auto side = [&site](const Method& method) {
     return method.rows_bytes(0, site.shape, Dtype::kFp16, 900, 1000).side.count();
   };
-  // Of each of 8 heads: 128 fp32 scores, an eighth of 4096 x 8 fp16 weights, length and offset.
+  // For each of 8 heads: 128 fp32 scores, an eighth of 4096 x 8 fp16 weights, length and offset.
   CHECK(side(*zap) == 8 * (128 * 4 + 4096 * 2 + 8));
   // 2 D Hkv FLOPs per token and layer.
   CHECK(zap->decode_traffic(0, site.shape, Dtype::kFp16, 100, false).extra_flops == 2 * 4096 * 8);

@@ -43,7 +43,8 @@ void compare_d2o(const HeadVectors& head, std::int64_t budget, bool late, bool c
     run.step(t);
     reference.step(t);
     if (reference.threshold) CHECK(std::abs(*reference.threshold) <= 1.0);
-    // Tokens are counted as dropped, as in zip: with the tokens of the entries they are all tokens.
+    // As in zip, tokens are counted as dropped: together with the tokens of the entries they are
+    // all tokens.
     std::int64_t tokens = 0;
     for (const auto& members : run.session.kept()) tokens += std::ssize(members);
     CHECK(static_cast<double>(tokens) == t + 1 - run.session.counts().at("d2o_dropped"));
@@ -109,13 +110,13 @@ TEST_CASE("d2o's rank gate: a single head, twins, and unlike heads that merge at
     REQUIRE(alone.session.kept() == own.session.kept());
     for (const std::size_t h : {std::size_t{0}, std::size_t{1}})
       REQUIRE(twins.session.kept(h) == own.session.kept());
-    // A gate that opens for a rank opens in both heads.
+    // If the gate of a rank opens, it opens in both heads.
     REQUIRE(unlike.session.events(0).merged == unlike.session.events(1).merged);
     REQUIRE(unlike.session.entries(0).size() == unlike.session.entries(1).size());
     merged += static_cast<std::int32_t>(unlike.session.events(0).merged);
     apart += unlike.session.kept(0) != unlike.session.kept(1) ? 1 : 0;
   }
-  CHECK(merged > 10);  // and not all of them
+  CHECK(merged > 10);  // but not all of them
   CHECK(merged < 70);
   CHECK(apart > 0);  // each head keeps different entries
 }
@@ -128,7 +129,7 @@ TEST_CASE("d2o: shares of layers add up, whole layers stay whole, even attention
       heads[h].score.assign(100, 1.0);
       heads[h].score[3] = 1.0 + (l + 1.0) * (h == 0 ? 1.0 : 0.2);
     }
-    if (l == 5) heads[1] = heads[0];  // equal heads: nothing to normalise, variance counts as none
+    if (l == 5) heads[1] = heads[0];  // equal heads: nothing to normalise, variance taken as 0
     layers.push_back(heads);
   }
   const auto resolved = [](const Params& params, double budget) {
@@ -154,7 +155,7 @@ TEST_CASE("d2o: shares of layers add up, whole layers stay whole, even attention
   const double even = std::exp(-0.5);
   CHECK(std::abs(static_cast<double>(given[5][0].entries) - 100 / (1 + 4 * even)) <= 1);
   CHECK(std::abs(static_cast<double>(given[2][0].entries) - 100 * even / (1 + 4 * even)) <= 1);
-  // Whole layers counted: 0.5 of 8 layers less 3 whole ones leaves 1 for 5.
+  // With whole layers counted: 0.5 of 8 layers minus 3 whole layers is 1 for the other 5.
   const auto all = resolved({{"budget_of", std::string{"all"}}}, 0.5);
   sum = 0;
   const auto fewer = as_composed(*all).parts().budget->allot_model(layers);
@@ -186,7 +187,7 @@ TEST_CASE("d2o in a whole trace: three layers whole, and the prompt whole until 
   }
   CHECK(compressed == 3 * 2 * 76);
   CHECK(d2o.series[0].entries_attended == 12 * (trace.info().prompt_tokens + 1));
-  // The three compressed layers meet the budget from the end of that step on.
+  // The three compressed layers meet the budget only at the end of that step.
   CHECK(d2o.series[0].entries_held == compressed + 3 * 2 * (trace.info().prompt_tokens + 1));
 }
 
@@ -219,7 +220,7 @@ TEST_CASE("cam equals a reference on made-up and recorded heads") {
         check_same_cache(run.session.entries(), reference.cache, 1e-3);
         CHECK(run.session.counts().at("cam_merged") == reference.merged);
         merged += reference.merged;
-        // Keys are the recorded ones.
+        // Keys equal the recorded keys.
         const EntryTable& entries = run.session.entries();
         for (std::int32_t slot = 0; slot < entries.size(); ++slot) {
           const auto key = head.view.key(entries.id(slot));
@@ -273,7 +274,7 @@ TEST_CASE("value blend: weights as printed, keys untouched, the rest as in plain
     CHECK(std::equal(key.begin(), key.end(), blend.session.entries().key(at).begin()));
   }
   CHECK(changed > 20);
-  // A threshold that no cosine reaches, or a share of zero: plain eviction until the end.
+  // A threshold that no cosine reaches, or a share of zero: equal to eviction without merging.
   for (const Params& params : {Params{{"threshold", 1.0}}, Params{{"merge_fraction", 0.0}}}) {
     Run off{"merging", head.view, 20, params};
     Run same{"h2o", head.view, 20};
@@ -285,7 +286,7 @@ TEST_CASE("value blend: weights as printed, keys untouched, the rest as in plain
   }
 }
 
-/// Reference of KVMerger: sets of positions, each with its pivot first.
+/// Reference of KVMerger: sets of positions, each starting with its pivot.
 std::vector<std::vector<std::int32_t>> reference_sets(const HeadVectors& head, double epsilon,
                                                       std::int64_t recent, std::int64_t top,
                                                       Vec* attention) {
@@ -383,13 +384,13 @@ TEST_CASE("kvmerger: epsilon 1 is the full cache, a budget is met as nearly as r
   CHECK(whole.session.entries().size() == 257);
   for (const std::int64_t budget : {40, 90, 128, 200}) {
     Run run{"kvmerger", head.view, budget};
-    CHECK(run.session.entries().size() == budget);  // no two cosines are equal here
+    CHECK(run.session.entries().size() == budget);  // no two cosines are equal in this head
   }
   Run roomy{"kvmerger", head.view, 300};
   CHECK(roomy.session.entries().size() == 257);
 }
 
-// --- all of them ---
+// --- all merging methods ---
 
 TEST_CASE("size laws hold in a whole trace and a budget of all tokens changes nothing") {
   const Trace trace = Trace::open(sample());
@@ -409,7 +410,7 @@ TEST_CASE("size laws hold in a whole trace and a budget of all tokens changes no
     CHECK(result.methods[0].budget_reached == rel(76.0 / 384, 1e-12));
     CHECK(result.methods[0].rel_error_mean < 0.6);
     CHECK(result.methods[1].rel_error_mean < (name == "cam+store=bf16" ? 0.02 : 1e-3));
-    // Side bytes per entry: KeepKV votes, average, age; H2O's score; D2O's threshold per head.
+    // Side bytes per entry: KeepKV votes, average and age; H2O's score; D2O's threshold per head.
     const std::int64_t side = result.methods[0].side_bytes_final;
     if (name == "keepkv") CHECK(side == 12 * 76 * 12);
     if (name == "cam") CHECK(side == 0);

@@ -1,4 +1,4 @@
-// Readers: they hold everything, and their budget limits the reads of a step.
+// Readers: they hold all entries, and their budget limits the reads of a step.
 
 #include <cmath>
 #include <filesystem>
@@ -28,7 +28,7 @@ MethodSpec spec_of(const std::string& name, std::int64_t entries, Params params 
   return {name, std::move(params), Budget{0, entries}};
 }
 
-/// A session of the heads of one layer, as layer `layer` of a model of 8, stepped by hand.
+/// A session of the heads of one layer, as layer `layer` of a model of 8, stepped manually.
 struct LayerRun {
   LayerRun(const MethodSpec& spec, std::vector<HeadVectors> vectors, std::int32_t layer,
            bool interleaved = true, double theta = 10000)
@@ -156,8 +156,8 @@ TEST_CASE("quest's bound is above every logit of its page") {
 }
 
 TEST_CASE("quest by hand: three pages of one entry of four") {
-  // One channel, query 1, keys 0.1 … 0.4 and 0.2 at the step: the bounds are the keys themselves,
-  // and the pages of 0.4, 0.3 and the older 0.2 are read.
+  // One channel, query 1, keys 0.1 … 0.4 and 0.2 at the step: the bounds equal the keys, and the
+  // pages of 0.4, 0.3 and the older 0.2 are read.
   const std::vector<float> keys{0.1F, 0.2F, 0.3F, 0.4F, 0.2F};
   const std::vector<float> values{1, 2, 3, 4, 5};
   const std::vector<float> q{1, 1, 1, 1, 1};
@@ -233,7 +233,7 @@ TEST_CASE("shadowkv reads local, outlier, chosen and generated entries, as in a 
   on_layers([&](const std::vector<HeadVectors>& heads) {
     const std::int64_t prompt = heads.front().prompt;
     const std::int64_t budget = 64;  // 8 chunks; 24 * 64 / 1024 = 1 outlier
-    // At full rank the keys are the recorded ones.
+    // At full rank, the keys equal the recorded keys.
     LayerRun run{spec_of("shadowkv", budget, {{"rank", std::int64_t{4096}}}), heads, 0};
     std::vector<test::ReferenceShadow> references;
     const bool whole = budget >= prompt || prompt / 8 <= 4;
@@ -268,7 +268,7 @@ TEST_CASE("shadowkv reads local, outlier, chosen and generated entries, as in a 
 }
 
 TEST_CASE("shadowkv's rebuilt keys: of lower rank they deviate, never more than the rank says") {
-  const Trace trace = Trace::open(kSample);  // 2 heads of 32 channels: rank 64 is all
+  const Trace trace = Trace::open(kSample);  // 2 heads of 32 channels: rank 64 is the full rank
   std::map<std::int64_t, double> error;
   for (const std::int64_t rank : {4, 16, 32, 63, 64, 160}) {
     const auto result = replay(trace, {spec_of("shadowkv", 128, {{"rank", rank}})}, {});
@@ -340,7 +340,7 @@ TEST_CASE("readers hold everything and their reads are counted") {
     CHECK(m.closed_form_bytes_final == m.bytes_held_final);
     CHECK(*m.budget_reached == 1.0);
   }
-  // 32 pages of 2 * 32 elements in 2 heads of the 6 layers, or of the last 4.
+  // 32 pages of 2 * 32 elements in 2 heads, for all 6 layers or for the last 4.
   CHECK(result.methods[0].side_bytes_final == 6 * 2 * 32 * 2 * 32 * 2);
   CHECK(result.methods[1].side_bytes_final == 4 * 2 * 32 * 2 * 32 * 2);
   CHECK(result.methods[2].side_bytes_final == 0);
@@ -348,7 +348,7 @@ TEST_CASE("readers hold everything and their reads are counted") {
   CHECK(result.methods[3].bytes_read_total < result.methods[1].bytes_read_total);
   CHECK(result.methods[2].bytes_read_total < result.methods[4].bytes_read_total);
   // A group that decides jointly reads 4 pages of 16: 64 entries and the bounds of the pages; the
-  // first two layers read everything. The page of the newest tokens, if chosen, is not full.
+  // first two layers read everything. The newest page, if chosen, is only partly filled.
   double min = 0, max = 0;
   for (std::int64_t t = 385; t <= 512; ++t) {
     const double dense = 2.0 * 2 * 2 * 32 * 2 * static_cast<double>(t);
@@ -363,7 +363,7 @@ TEST_CASE("readers hold everything and their reads are counted") {
 TEST_CASE("nearest_of_rank") {
   test::Normal normal{5};
   for (const auto& [m, n] : {std::pair{31, 7}, std::pair{7, 31}, std::pair{12, 12}}) {
-    // A matrix of rank 3: an approximation of rank 3 restores it.
+    // A matrix of rank 3 is restored by an approximation of rank 3.
     std::vector<double> left, right;
     for (int i = 0; i < m * 3; ++i) left.push_back(normal());
     for (int i = 0; i < n * 3; ++i) right.push_back(normal());

@@ -69,7 +69,8 @@ struct Where {
   std::int32_t layer, kv_head;
   std::int64_t first, tokens, prompt;
 };
-/// Shallow and deep, a whole prompt before the steps, one token, and no steps.
+/// Shallow and deep layers, prompts longer and shorter than the steps, a prompt of one token, and
+/// no steps.
 const std::vector<Where> kStretches{{0, 0, 0, 160, 120},
                                     {2, 1, 100, 150, 31},
                                     {5, 0, 250, 257, 200},
@@ -125,7 +126,7 @@ TEST_CASE("h2o and zeromerge equal their references after every step of a real t
   for (const Where& w : kStretches) {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
     const std::int64_t budget = 40;
-    const std::int64_t tail = 4;  // a tenth
+    const std::int64_t tail = 4;  // one tenth
     struct Case {
       std::string name;
       test::ReferenceSettings reference;
@@ -168,7 +169,7 @@ TEST_CASE("random and oracle-future equal their references on a real trace") {
       REQUIRE(held(oracle.session) == std::set<std::int32_t>(want.begin(), want.end()));
       ++compared;
     });
-    // The scores drawn for the prompt's tokens rank them; later tokens stay.
+    // Random scores rank the prompt's tokens; later tokens stay.
     test::SessionRun drawn{resolved("random", part.view, {}, Budget{0, 20}), part.view};
     const SessionPlace place = drawn.session.place();
     std::vector<std::pair<double, std::int32_t>> ranked;
@@ -189,7 +190,7 @@ TEST_CASE("random and oracle-future equal their references on a real trace") {
   CHECK(compared >= 150);
 }
 
-/// A session with numbers for its tokens, after prefill.
+/// A session with a number per token, after prefill.
 struct Judged {
   Judged(const std::string& name, const Params& params, const HeadVectors& head,
          std::map<std::string, std::span<const float>> numbers)
@@ -215,7 +216,7 @@ struct Judged {
 TEST_CASE("kvzap and dms judge each token of a real trace once, a window later") {
   for (const Where& w : kStretches) {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
-    // Scores like those of a surrogate: keys of small norm attract attention.
+    // Scores similar to those of a surrogate: keys of small norm attract attention.
     std::vector<float> score, evict;
     std::vector<double> norms;
     for (std::int64_t t = 0; t < w.tokens; ++t) {
@@ -257,7 +258,8 @@ TEST_CASE("kvzap and dms judge each token of a real trace once, a window later")
 }
 
 TEST_CASE("dmc accumulates a real trace by its own channels") {
-  // The released rule: alpha rounds sigma of a key's first channel, omega is sigma of a query's.
+  // The released rule: alpha is the rounded sigma of a key's first channel, omega is sigma of a
+  // query's.
   const auto sigma = [](double x) { return 1 / (1 + std::exp(-x)); };
   std::size_t longest = 0;
   for (const Where& w : kStretches) {
@@ -289,7 +291,7 @@ TEST_CASE("dmc accumulates a real trace by its own channels") {
 TEST_CASE("r-kv and decoding equal their references after every step of a real trace") {
   int stretches = 0;
   for (const Where& w : kStretches) {
-    if (w.prompt == w.tokens) continue;  // nothing is compressed after the last step
+    if (w.prompt == w.tokens) continue;  // no compression after the last step
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
     const auto compare = [&](const std::shared_ptr<const Method>& method,
                              const test::ReferenceScorer& scorer, std::int64_t interval,
@@ -315,7 +317,7 @@ TEST_CASE("r-kv and decoding equal their references after every step of a real t
                      std::nullopt),
             test::reference_knorm, 11, 29, false);
   }
-  CHECK(stretches >= 6);  // of 8
+  CHECK(stretches >= 6);  // out of 8
 }
 
 TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
@@ -331,7 +333,7 @@ TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
         const auto count_of = [&](std::int64_t n) {
           return static_cast<std::int64_t>(static_cast<double>(n) * (1.0 - ratio));
         };
-        // Run by run, each separately.
+        // Each run separately.
         bool clear = true;
         std::set<std::int32_t> in_chunks;
         for (std::int32_t first = 0; first < prompt; first += static_cast<std::int32_t>(size)) {
@@ -358,7 +360,7 @@ TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
           });
           ++compared;
         }
-        // The kept entries and one more block, repeatedly.
+        // Repeatedly: the kept entries and the next block.
         clear = true;
         const std::int64_t keep = count_of(prompt);
         Ids going = test::first_ids(keep);
@@ -381,7 +383,7 @@ TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
         });
         ++compared;
       }
-      // A single run, or a single block, is the harness itself.
+      // With a single run or a single block, the result equals that of the unwrapped scorer.
       const Budget budget{0.3, 0};
       if (w.prompt < 10) continue;
       test::SessionRun harness{resolved(scorer, part.view, {}, budget), part.view};
@@ -392,8 +394,8 @@ TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
       }
     }
   }
-  CHECK(compared >= 60);  // of 80
-  // A block that is scored again costs again; a run is read once.
+  CHECK(compared >= 60);  // out of 80
+  // A block that is scored again costs again; a run is read only once.
   const auto part = stretch(0, 0, 0, 300, 300);
   const LayerShape shape{
       .n_heads = part.view.group, .n_kv_heads = 1, .head_dim = part.view.head_dim};
@@ -410,7 +412,7 @@ TEST_CASE("chunkpress and blockpress equal their references on a real trace") {
       extra("blockpress", {{"scorer", std::string{"knorm"}}, {"block", std::int64_t{50}}});
   CHECK(blocks.flops == test::rel(4 * whole.flops * 150 / 300));  // 4 blocks of 100 + 50
   CHECK(blocks.read > whole.read);
-  // Fewer entries than runs are not a valid budget.
+  // A budget smaller than the number of runs is invalid.
   CHECK_THROWS_WITH_AS(
       (void)resolved("chunkpress", part.view, {{"chunk_tokens", std::int64_t{10}}}, Budget{0, 20}),
       doctest::Contains("less than one for each run"), InputError);
@@ -427,7 +429,7 @@ TEST_CASE(
       method = resolved(info.name, part.view, {},
                         takes_budget(info.name) ? std::optional{Budget{0, 40}} : std::nullopt);
     } catch (const InputError&) {
-      continue;  // it needs queries, keys and values of several heads
+      continue;  // requires queries, keys and values of several heads
     }
     const Composition& parts = as_composed(*method).parts();
     const MethodNeeds needs = method->needs();
@@ -481,8 +483,8 @@ TEST_CASE("h2o on a real trace: scores only rise, and a budget of only recent is
 
 TEST_CASE("every selector of the catalogue has a reference on recorded attention") {
   struct ReferenceTest {
-    const char* file;  // of this folder
-    const char* test;  // the start of the case's name
+    const char* file;  // in this folder
+    const char* test;  // prefix of the case's name
   };
   const ReferenceTest window{"test_methods_window.cpp",
                              "every selector equals its reference on a recorded trace"};

@@ -1,6 +1,6 @@
-// Methods whose decisions compare several heads, against references after every step of recorded
-// traces: PyramidInfer's nested layers, D2O's gate by rank, CriticalKV with W_O, the oracles of a
-// repeat.
+// Methods whose decisions compare several heads, compared with references after every step of
+// recorded traces: PyramidInfer's nested layers, D2O's gate by rank, CriticalKV with W_O, and the
+// oracles of a repeat.
 
 #include <algorithm>
 #include <limits>
@@ -30,7 +30,7 @@ const WholeTrace& sample() {
   return whole;
 }
 
-/// The same vectors with a prompt of another length.
+/// The same vectors with a prompt of a different length.
 WholeTrace with_prompt(WholeTrace whole, std::int64_t prompt) {
   whole.info.prompt_tokens = prompt;
   return whole;
@@ -88,8 +88,8 @@ struct LayerRun {
   CacheSession session;
 };
 
-/// Steps the trace through PyramidInfer and its reference until a choice is a near tie. Returns the
-/// number of sets compared in steps after the first thinning.
+/// Processes the trace with PyramidInfer and its reference until a choice is a near tie. Returns
+/// the number of sets compared in steps after the first thinning.
 int compare_pyramid(const WholeTrace& whole, const Params& params,
                     const test::ReferencePyramidSettings& settings) {
   const TraceInfo& info = whole.info;
@@ -137,7 +137,7 @@ TEST_CASE("pyramidinfer's layers equal their reference after every step") {
   const Params total{{"growth", std::string{"total"}}};
   CHECK(compare_pyramid(sample(), total, {.total = true}) >= 80);
   CHECK(compare_pyramid(with_prompt(sample(), 100), total, {.total = true}) >= 80);
-  // A short prompt, thinned more than twenty times; other shares, cuts at every other layer.
+  // A short prompt that is thinned more than twenty times; other shares, cuts at every other layer.
   const Params steep{{"delta", 0.5},
                      {"recent", 0.1},
                      {"min_context", std::int64_t{5}},
@@ -158,7 +158,7 @@ TEST_CASE("pyramidinfer equals its reference on the other recorded traces at eve
   }
 }
 
-/// Steps until a choice is not clear; returns the number of steps.
+/// Steps until a choice is a near tie; returns the number of steps.
 int compare_ranks(const WholeTrace& whole, std::int32_t layer, std::int64_t budget, bool late,
                   bool code, std::int32_t& merged, std::int32_t& against) {
   const std::vector<HeadVectors> heads = heads_of(whole, layer);
@@ -205,7 +205,7 @@ TEST_CASE("d2o's gate by rank equals its reference after every step of a real tr
   MESSAGE(compared, " steps, ", merged, " merged, ", against, " against their own similarity");
   CHECK(compared >= 600);
   CHECK(merged >= 1000);
-  CHECK(against >= 100);  // a separate gate per head would not pass
+  CHECK(against >= 100);  // a separate gate per head would fail
 }
 
 /// |W_O^(j) v| summed over rows, mean over the group's query heads j: the effect of a value.
@@ -228,7 +228,7 @@ double reference_effect(std::span<const float> w_o, const TraceInfo& info, const
 }
 
 TEST_CASE("criticalkv equals its reference after every step of a real trace") {
-  // The recorded heads of a layer with a made-up W_O: the sample has none.
+  // The recorded heads of a layer with a made-up W_O, which the sample does not include.
   constexpr std::size_t kModel = 20;
   test::Normal normal{5};
   std::vector<float> w_o(kModel * static_cast<std::size_t>(sample().info.n_heads) *
@@ -292,7 +292,7 @@ TEST_CASE("criticalkv equals its reference after every step of a real trace") {
     }
   }
   MESSAGE(compared, " heads, ", by_value, " of them unlike the scorer's own choice");
-  CHECK(compared >= 45);  // of 60
+  CHECK(compared >= 45);  // out of 60
   CHECK(by_value >= 30);  // the values matter
 }
 

@@ -1,5 +1,5 @@
 // Stores of fewer bits: quantisers within their bounds, byte laws equal to the counted bytes at
-// every step, KIVI, GEAR and ThinK compared with references.
+// every step, and KIVI, GEAR and ThinK compared with references.
 
 #include <array>
 #include <cmath>
@@ -201,7 +201,7 @@ TEST_CASE("power iteration: orthonormal, never worse than nothing, exact at full
 }
 
 TEST_CASE("power iteration: repeated rows cost no rank") {
-  // Two directions, the longer one four times: rank 2 is exact from the first round on.
+  // Two directions, the longer one four times: rank 2 is exact after the first round.
   const std::vector<double> x{3, 0, 0, 3, 0, 0, 3, 0, 0, 3, 0, 0, 0, 1, 0};
   const LowRank part = power_iteration(x, 5, 3, 2, 1);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -256,17 +256,18 @@ TEST_CASE("bytes by hand") {
   CHECK(bytes("rtn", 10, 128) == 2 * 10 * 128 * 5 / 8);
   CHECK(bytes("fp8-e4m3", 10, 128) == 2 * 10 * 128 + 8);
   CHECK(bytes("fp8-e4m3", 10, 128, {{"scale", std::string{"token"}}}) == 2 * 10 * 132);
-  // 300 tokens, R 128, g 32: 256 keys and 172 values at 3 bits, 44 and 128 rows whole.
+  // 300 tokens, R 128, g 32: 256 keys and 172 values at 3 bits, 44 and 128 unquantised rows.
   CHECK(bytes("kivi-2", 300, 128) == 128 * (428 * 3 / 8.0 + 172 * 2));
   CHECK(bytes("kivi-4", 300, 128) == 128 * (428 * 5 / 8.0 + 172 * 2));
-  // No residual: 3 bits on 288 keys (9 groups of 32) and 300 values, 12 keys wait for a group.
+  // No residual: 3 bits for 288 keys (9 groups of 32) and 300 values, 12 keys wait for a group.
   CHECK(bytes("kivi-2", 300, 128, {{"residual", std::int64_t{0}}}) ==
         128 * (588 * 3 / 8.0 + 12 * 2));
-  // GEAR, 128 tokens, d 128: codes 2 bits; 2.56 -> int(0.02 * 128 / 2) = 1 outlier at each end of
-  // a channel and of a token, 4 B each; steps 2 groups of keys x 128 channels + 2 x 128; rank 4.
+  // GEAR, 128 tokens, d 128: codes of 2 bits; 2.56 -> int(0.02 * 128 / 2) = 1 outlier at each end
+  // of a channel and of a token, 4 B each; steps of 2 groups of keys x 128 channels + 2 x 128; rank
+  // 4.
   CHECK(bytes("gear", 128, 128) == 2 * 128 * 128 / 4 + 4 * (2 * 128 + 2 * 128) +
                                        4 * (2 * 128 + 2 * 128) + 2 * 4 * (128 + 128) * 2);
-  // ThinK: int(128 * 0.4) = 51 channels of 100 - 32 keys, and 16 B that name them.
+  // ThinK: int(128 * 0.4) = 51 channels of 100 - 32 keys are dropped, and 16 B identify them.
   CHECK(bytes("think", 100, 128) == 2 * 100 * 128 * 2 - 68 * 51 * 2 + 16);
 }
 
@@ -302,7 +303,8 @@ TEST_CASE("KIVI equals a reference at every step and waiting rows are exact") {
         }
         if (t == size.tokens) break;
         run.step(t);
-        // The flush follows attention: the step read the cache before the flush and one whole row.
+        // The flush happens after attention: the step read the cache before the flush, and one
+        // unquantised row.
         const LayerShape shape{.n_heads = 2, .n_kv_heads = 1, .head_dim = d};
         const auto before = run.method->layer_bytes(0, shape, Dtype::kFp16, size.prompt, t);
         CHECK(run.session.events().stored == static_cast<double>(before->kv.count() + 2LL * d * 2));
@@ -334,9 +336,9 @@ TEST_CASE("KIVI's holes: a key group's bytes leave with its last token, a value'
   CHECK(store->kv_bytes(entries).count() == 4 * 40 + 9 * 10 + 12 * 16);
   leave(5);
   CHECK(store->kv_bytes(entries).count() == 3 * 40 + 8 * 10 + 12 * 16);
-  leave(18);  // waits, key and value
+  leave(18);  // key and value both wait
   CHECK(store->kv_bytes(entries).count() == 3 * 40 + 8 * 10 + 10 * 16);
-  // A token of a group whose value is not packed yet.
+  // A token of a group whose value is not yet packed.
   leave(15);
   CHECK(store->kv_bytes(entries).count() == 3 * 40 + 8 * 10 + 9 * 16);
 }
@@ -403,7 +405,7 @@ TEST_CASE("GEAR: each part only helps and new tokens wait in full precision") {
   CHECK(lost({{"bits", std::int64_t{4}}}) < whole);
   CHECK(lost({{"bits", std::int64_t{8}}}) <
         lost({{"bits", std::int64_t{8}}, {"levels", std::string{"code"}}}));
-  // Whole channels share a step: coarser.
+  // Whole channels share a step, which is coarser.
   CHECK(lost({{"backbone", std::string{"kcvt"}}, {"buffer", std::int64_t{64}}}) > whole);
 }
 
@@ -426,7 +428,7 @@ TEST_CASE("GEAR: outliers are exact and most others are not") {
   CHECK(exact < 32 * 7);
 }
 
-/// Reference of the rows that a step attends to: those of earlier tokens and its own.
+/// Reference of the rows that a step attends to: rows of earlier tokens and its own row.
 struct StoredRows {
   test::Rows keys, values;
 };
@@ -449,7 +451,7 @@ test::Row reference_attention(std::span<const float> q, const StoredRows& rows, 
 }
 
 /// Compares every cached row and every output after each step. Single precision may round a near
-/// tie the other way: one value in 10,000.
+/// tie differently: at most one value in 10,000.
 void compare_store(const std::string& name, const HeadVectors& head, const Params& params,
                    const ReferenceStore& reference) {
   INFO(name);
@@ -475,7 +477,7 @@ void compare_store(const std::string& name, const HeadVectors& head, const Param
   for (std::int64_t t = head.prompt; t < head.tokens; ++t) {
     StoredRows rows = reference(head, t);
     const StoredRows next = reference(head, t + 1);
-    // Formats that round each row at once also round the step's own row before it attends.
+    // Formats that round each row immediately also round the step's row before it attends.
     const bool at_once = name == "smoothquant-kv";
     rows.keys.push_back(at_once ? next.keys.back()
                                 : test::rows_of(head.key(t), 1, head.head_dim)[0]);
@@ -504,7 +506,8 @@ TEST_CASE("GEAR, ThinK and SmoothQuant equal references on the shipped trace") {
       compare_store(
           "gear", head, {{"outlier_share", outliers}},
           [outliers](const HeadVectors& h, std::int64_t tokens) -> StoredRows {
-            // Completed blocks do not change: compute again only when a block is completed.
+            // Completed blocks do not change: they are computed again only when a block is
+            // completed.
             static std::map<std::tuple<const float*, double, std::int64_t>, StoredRows> known;
             const std::int64_t whole = tokens / 64 * 64;
             const auto at = std::tuple{h.keys.data(), outliers, whole};
@@ -632,12 +635,13 @@ TEST_CASE("eviction and merging work with stores: bytes within bounds, a partial
       const std::int64_t kv = run.session.bytes(0).kv.count();
       const std::int64_t held = run.session.entries().size();
       CHECK(kv > 0);
-      // A bound without bookkeeping: all whole, and a key group per token for holes.
+      // An upper bound without bookkeeping: all rows unquantised, and a key group per token for
+      // holes.
       CHECK(kv <= held * 2 * 32 * 2 + 400 * 40);
       CHECK(held <= 100);
     }
   }
-  // Nothing of a closed group is left: a sliding window over KIVI holds at most one partial group.
+  // A closed group leaves no remainder: a sliding window over KIVI holds at most one partial group.
   const auto head = test::random_head(1, 32, 600, 300);
   test::SessionRun run{
       method_of("streaming-llm+kivi-4", 300, 32,
@@ -647,8 +651,8 @@ TEST_CASE("eviction and merging work with stores: bytes within bounds, a partial
   run.to_the_end();
   // The prompt left 4 sinks and 172 … 299: four groups of 32; 296 … 299 wait, so later groups begin
   // at 296 + 32 i. At the end the window is 472 … 599: the sinks' group and that of 456 are
-  // partial, those of 488, 520 and 552 whole, 584 … 599 wait; of values 568 … 599 wait, 96 + 4 are
-  // stored.
+  // partial, those of 488, 520 and 552 are complete, and 584 … 599 wait; of the values, 568 … 599
+  // wait and 96 + 4 are stored.
   CHECK(run.session.bytes(0).kv.count() ==
         5 * (32 * 32 / 2 + 4 * 32) + 100 * (16 + 4) + (16 + 32) * 64);
 }

@@ -1,5 +1,5 @@
 // Methods that select by attention rows: SnapKV, MorphKV, PyramidKV, TOVA, observed attention,
-// Scissorhands, Keyformer, and the budgets by layer. Each is compared step by step with a
+// Scissorhands, Keyformer, and the budgets per layer. Each is compared step by step with a
 // reference, on made-up heads and on a recorded trace.
 
 #include <cmath>
@@ -60,7 +60,7 @@ Positions held_by(const CacheSession& session) {
   return {ids.begin(), ids.end()};
 }
 
-/// Steps both in parallel. Returns the number of steps compared: those before a near tie.
+/// Steps both in parallel. Returns the number of steps compared before a near tie.
 template <class Reference>
 int compare(CacheSession& session, Reference& reference, std::int64_t prompt, std::int64_t tokens) {
   int compared = 0;
@@ -236,7 +236,7 @@ TEST_CASE("every selector equals its reference on a recorded trace") {
              .params = params,
              .budget = each.budget ? std::optional{Budget{0, *each.budget}} : std::nullopt},
             trace.info());
-        // One unit: the references are slow.
+        // Only one unit: the references are slow.
         const DecisionUnit unit = block.units(as_composed(*method)).back();
         const SessionPlace place = block.place(unit, /*seed=*/3);
         const auto heads = block.vectors(unit);
@@ -247,7 +247,7 @@ TEST_CASE("every selector equals its reference on a recorded trace") {
         INFO(each.name, " layer ", layer, " ", granularity);
         for (const auto& [name, value] : each.params) INFO(name, "=", to_text(value));
         const int compared = each.run(session, heads, place);
-        CHECK(compared >= 65);  // of 129: the prompt and 128 steps
+        CHECK(compared >= 65);  // out of 129: the prompt and 128 steps
       }
     }
   }
@@ -354,7 +354,7 @@ TEST_CASE("on a trace of several layers and heads the closed form is the replay'
     CHECK(*got.closed_form_bytes_final == got.bytes_held_final);
     CHECK(got.rel_error_mean > 0);
     CHECK(got.rel_error_mean < 0.7);
-    // A share of the bytes is exact, unless the prompt is not cut, and except for rounding.
+    // A share of the bytes is exact up to rounding, unless the prompt is not cut.
     if (to_text(got.params.count("evict_timing") ? got.params.at("evict_timing")
                                                  : ParamValue{word("")}) != "before_attend") {
       CHECK(*got.budget_reached <= *got.budget + 1e-12);
@@ -364,7 +364,7 @@ TEST_CASE("on a trace of several layers and heads the closed form is the replay'
 }
 
 TEST_CASE("every head count: MHA, GQA and MQA decide jointly for the layer") {
-  // One row of attention, two heads that disagree: the layer keeps the best on average.
+  // One row of attention, two heads with different rankings: the layer keeps the best on average.
   const auto one = test::random_head(2, kDim, 60, 40, 1);
   const auto two = test::random_head(2, kDim, 60, 40, 2);
   const auto method = method_of("tova", 40, Budget{0, 9});
@@ -408,7 +408,7 @@ TEST_CASE("SnapKV: the window stays, decode adds one entry per step, no pooling 
     test::SessionRun run{method, head.view};
     CHECK(run.session.counts().contains("degenerate") == (cap <= 32));
   }
-  // Without pooling: the largest sums of the window's rows.
+  // Without pooling: the entries with the largest sums over the window's rows.
   test::Row votes;
   for (std::int32_t t = 48; t < 80; ++t) {
     for (const auto& [i, p] : test::reference_row({head.view}, t, test::up_to(t))) {
@@ -424,7 +424,7 @@ TEST_CASE("SnapKV: the window stays, decode adds one entry per step, no pooling 
 
 TEST_CASE("SnapKV by hand: pooling includes neighbours and ties go to the older") {
   // Weights e^k of 1, 1, 6, 1, 1, 1, 3, 1 under a query of 1; w = 1 (the last), k = 3, cap 4.
-  // Maxima over neighbours 0 … 6: 1, 6, 6, 6, 1, 3, 3: the three sixes stay with the last.
+  // Maxima over neighbours 0 … 6: 1, 6, 6, 6, 1, 3, 3: the three sixes and the last token are kept.
   const std::vector<double> weights{1, 1, 6, 1, 1, 1, 3, 1};
   std::vector<float> keys;
   for (const double weight : weights) keys.push_back(static_cast<float>(std::log(weight)));
@@ -447,9 +447,9 @@ TEST_CASE("SnapKV by hand: pooling includes neighbours and ties go to the older"
 }
 
 TEST_CASE("MorphKV by hand: the kept set follows the last query") {
-  // Weights of the keys 4, 1, 2, 3 | 1, 5 under a query of 1: R = 1, C = 2.
-  // Prompt: 3 stays, of 4, 1, 2 the tokens 0 and 2. Token 4: of 0 (4), 2 (2), 3 (3) stay 0 and 3.
-  // Token 5: of 0 (4), 3 (3), 4 (1) stay 0 and 3.
+  // Weights of the keys 4, 1, 2, 3 | 1, 5 under a query of 1: R = 1, C = 2. Prompt: 3 is kept, and
+  // of 4, 1, 2 the tokens 0 and 2. Token 4: of 0 (4), 2 (2), 3 (3), tokens 0 and 3 are kept. Token
+  // 5: of 0 (4), 3 (3), 4 (1), tokens 0 and 3 are kept.
   std::vector<float> keys;
   for (const double weight : {4.0, 1.0, 2.0, 3.0, 1.0, 5.0}) {
     keys.push_back(static_cast<float>(std::log(weight)));
@@ -484,16 +484,16 @@ TEST_CASE("MorphKV P1 to P7") {
       CHECK(now.size() == 20);
       for (auto i = static_cast<std::int32_t>(t) - 5; i <= t; ++i) CHECK(now.contains(i));
       CHECK(run.session.bytes(0).side == Bytes{6 * 21 * 2});
-      // P6: nothing grows with n.
+      // P6: no size grows with n.
       CHECK(run.session.bytes(0).kv == Bytes{20 * 2 * kDim * 2});
     }
   }
   CHECK(final_set("morphkv", head.view, 140, narrow).size() == 140);  // P3
-  // P4: one query of memory is TOVA by stored head with the newest protected.
+  // P4: with one query of memory, equal to TOVA by stored head with the newest protected.
   const Positions tova = final_set("tova", head.view, 20,
                                    {{"decide_by", word("stored_head")}, {"protect_last", true}});
   CHECK(final_set("morphkv", head.view, 20, {{"window", integer(1)}}) == tova);
-  // P5: of one row, sum and maximum are equal.
+  // P5: for a single row, sum and maximum are equal.
   CHECK(final_set("morphkv", head.view, 20, {{"window", integer(1)}, {"fusion", word("max")}}) ==
         tova);
   CHECK(final_set("morphkv", head.view, 20, {{"window", integer(6)}}) !=
@@ -518,7 +518,7 @@ TEST_CASE("MorphKV: a profile per query head drifts only under GQA") {
 }
 
 TEST_CASE("MorphKV's profile in addition to K and V of Llama-3.1-8B, bytes per token and layer") {
-  // 8 KV heads of 4 queries, 4096 B of K and V. Released code: 32 heads * R * 4 B; aligned: 8 R 2
+  // 8 KV heads of 4 queries, 4096 B for K and V. Released code: 32 heads * R * 4 B; aligned: 8 R 2
   // B.
   const MethodContext site{.recorded = Dtype::kFp16,
                            .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
@@ -530,8 +530,7 @@ TEST_CASE("MorphKV's profile in addition to K and V of Llama-3.1-8B, bytes per t
          {{"window", window}, {"profile", word(profile)}, {"evict_timing", word(timing)}},
          Budget{0, 1000}},
         4000, site);
-    const std::int64_t columns =
-        1001;  // attended entries: held ones and the newest, or held including it
+    const std::int64_t columns = 1001;  // attended: held entries plus the newest, or including it
     const auto bytes = method->layer_bytes(0, site.shape, Dtype::kFp16, 4000, 4100);
     REQUIRE(bytes->side.count() % columns == 0);
     return bytes->side.count() / columns;
@@ -577,7 +576,7 @@ TEST_CASE("Scissorhands: sizes vary from B - m to B and the recent stay") {
   CHECK(*seen.begin() == 19);  // B - m + 1
   CHECK(*seen.rbegin() == 30);
   CHECK(seen.size() == 12);
-  // Side data: a bit per row of history, or a count of 16 bit.
+  // Side data: one bit per row of history, or a 16-bit count.
   const LayerShape one_head{.n_heads = 2, .n_kv_heads = 1, .head_dim = 4};
   CHECK(method->rows_bytes(0, one_head, Dtype::kFp16, 10, 10).side == Bytes{10 * 400 / 8});
   CHECK(method_of("scissorhands", 50, Budget{0, 30}, {{"history", word("cumulative")}})
@@ -650,21 +649,21 @@ std::vector<std::int64_t> layers_of(const std::string& name, std::int64_t prompt
 
 TEST_CASE("budget=pyramid by hand, and its sums") {
   const Params eight{{"window", integer(8)}};
-  // cap 108, w 8: m = 100, least 5, most 195, step floor(190 / 3) = 63.
+  // cap 108, w 8: m = 100, minimum 5, maximum 195, step floor(190 / 3) = 63.
   CHECK(layers_of("pyramidkv", 1000, {0, 108}, eight, 4) ==
         std::vector<std::int64_t>{203, 140, 77, 14});
-  // s = 202: most >= 194 becomes 194, least 6, step 62.
+  // s = 202: a maximum >= 194 becomes 194, minimum 6, step 62.
   CHECK(layers_of("pyramidkv", 202, {0, 108}, eight, 4) ==
         std::vector<std::int64_t>{202, 140, 78, 16});
-  // s < 2 m: uniform; s <= cap: nothing is dropped.
+  // s < 2 m: uniform; s <= cap: no entry is dropped.
   CHECK(layers_of("pyramidkv", 199, {0, 108}, eight, 4) ==
         std::vector<std::int64_t>{108, 108, 108, 108});
-  // kvpress: m = 100 of s = 1000, most 195, least 5 < w: uniform round(m).
+  // kvpress: m = 100 of s = 1000, maximum 195, minimum 5 < w: uniform round(m).
   Params inside = eight;
   inside["window_outside"] = false;
   CHECK(layers_of("pyramidkv", 1000, {0, 100}, inside, 4) ==
         std::vector<std::int64_t>{100, 100, 100, 100});
-  // m = 300: most 585, least 15, steps of 190; a ratio of 0.3 of 1001 is 300.3.
+  // m = 300: maximum 585, minimum 15, steps of 190; a ratio of 0.3 of 1001 is 300.3.
   CHECK(layers_of("pyramidkv", 1000, {0, 300}, inside, 4) ==
         std::vector<std::int64_t>{585, 395, 205, 15});
   CHECK(layers_of("pyramidkv", 1001, {0.3, 0}, inside, 4) ==
@@ -676,10 +675,11 @@ TEST_CASE("budget=pyramid by hand, and its sums") {
         const auto all = layers_of("pyramidkv", prompt, {0, cap}, eight, n_layers);
         CHECK(std::is_sorted(all.rbegin(), all.rend()));
         const std::int64_t sum = std::accumulate(all.begin(), all.end(), std::int64_t{0});
-        // Flooring the step leaves the deeper layers more, by at most this.
+        // Because the step is rounded down, deeper layers have more entries, by at most this
+        // number.
         CHECK(sum >= n_layers * cap);
         CHECK(sum <= n_layers * cap + std::int64_t{n_layers} * (n_layers - 1) / 2);
-        // A share of the bytes is not exceeded.
+        // A share of the bytes is never exceeded.
         const double share = static_cast<double>(cap) / static_cast<double>(prompt);
         if (share >= 1) continue;
         const auto within = layers_of("pyramidkv", prompt, {share, 0}, eight, n_layers);
@@ -705,7 +705,7 @@ TEST_CASE("budget=cosine adds up to the mean, falls with depth, and is at most t
       }
     }
   }
-  // L = 2, delta 0.2: shares 1 and 0.6; of 2 * 80 = 160 entries 100 and 60.
+  // L = 2, delta 0.2: shares 1 and 0.6; 100 and 60 of 2 * 80 = 160 entries.
   CHECK(layers_of("morphkv+budget=cosine", 500, {0, 80}, {{"cosine_delta", 0.2}}, 2) ==
         std::vector<std::int64_t>{100, 60});
 }
@@ -714,7 +714,7 @@ TEST_CASE("budget=first_full: a fraction counts the whole layers and a number do
   constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
   CHECK(layers_of("morphkv+budget=first_full", 1000, {0, 100}, {{"full_layers", integer(1)}}, 4) ==
         std::vector<std::int64_t>{kAll, 100, 100, 100});
-  // Half of 4 * 1000 entries less one whole layer leaves 1000 for three.
+  // Half of 4 * 1000 entries minus one whole layer is 1000 for three layers.
   CHECK(layers_of("morphkv+budget=first_full", 1000, {0.5, 0}, {{"full_layers", integer(1)}}, 4) ==
         std::vector<std::int64_t>{kAll, 333, 333, 333});
   // A whole layer has no observation window.
@@ -760,7 +760,7 @@ TEST_CASE("invalid settings are refused with value and reason") {
         std::string::npos);
   CHECK(complaint("snapkv+budget=cosine", Budget{0, 50}) == "none");
   CHECK(complaint("pyramidkv+store=fp16", Budget{0, 50}) == "none");
-  // A law over layers needs their number.
+  // A law over layers requires their number.
   CHECK_THROWS_AS((void)make_method({"pyramidkv", {}, Budget{0, 50}}, 100), InputError);
 }
 

@@ -1,5 +1,5 @@
 // MiniCache: the invariants M1 to M7, a reference, byte laws with and without a store of fewer
-// bits, eviction of pairs.
+// bits, and eviction of pairs.
 
 #include <array>
 #include <cmath>
@@ -29,7 +29,7 @@ std::shared_ptr<const Method> method_of(const std::string& name, std::int64_t pr
                      {.recorded = Dtype::kFp16, .shape = shape, .windows = {}, .n_layers = 4});
 }
 
-/// Both layers of a pair, `heads` KV heads each; the deeper resembles the shallower.
+/// Both layers of a pair, `heads` KV heads each; the deeper layer is similar to the shallower.
 struct Pair {
   Pair(std::size_t heads, std::int32_t group, std::int32_t d, std::int64_t tokens,
        std::int64_t prompt, double likeness = 0.7) {
@@ -220,7 +220,7 @@ TEST_CASE("M3 M5 M6: retained rows are exact and t at its ends keeps one layer")
   CHECK(worst(all, 0, 40) == 0.0);
   CHECK(worst(all, 1, 40) == 0.0);
   CHECK(worst(all, 1, 50) > 0.1);  // generated tokens are not retained
-  // and that is larger than the full cache: 1.5 times and norms.
+  // This is also larger than the full cache: 1.5 times plus norms.
   PairRun run{method_of("minicache", 40, all), pair};
   CHECK(run.layer_kv(0) > 40 * 2 * 2 * 16 * 2);
 }
@@ -319,12 +319,12 @@ TEST_CASE("the published size: br(s+n)(3.1h + 2), 1.29 times, and Table D's rati
         rel(32.0 * kPrompt * (3.1 * kHidden + 2) + indices, 1e-12));
   const double full = 4.0 * 32 * kPrompt * kHidden;
   CHECK(full / bytes(0.05, "minicache", kPrompt) == rel(1.2901, 1e-3));
-  // Table D over its gamma = 0 row: 3 / (3 + 2 gamma).
+  // Table D relative to its gamma = 0 row: 3 / (3 + 2 gamma).
   for (const double gamma : {0.01, 0.02, 0.05, 0.1, 1.0}) {
     CHECK(bytes(0, "minicache", kPrompt) / bytes(gamma, "minicache", kPrompt) ==
           rel(3.0 / (3.0 + 2.0 * gamma), 1e-3));
   }
-  // As printed, 3.893 of a 4.11 bit store times 4 / (3 + 2 gamma), without norms.
+  // As printed, 3.893 for a 4.11-bit store, times 4 / (3 + 2 gamma), without norms.
   for (const auto& [gamma, printed] : {std::pair{0.0, 5.191},
                                        {0.01, 5.156},
                                        {0.02, 5.122},
@@ -333,7 +333,7 @@ TEST_CASE("the published size: br(s+n)(3.1h + 2), 1.29 times, and Table D's rati
                                        {1.0, 3.115}}) {
     CHECK(3.893 * full / bytes(gamma, "minicache", kPrompt) == rel(printed, 1e-3));
   }
-  // With 4 bits: 5 per element in the long run, so 3.2 times the 3.1 / 4; the norms stay in fp16.
+  // With 4 bits: 5 per element in the long run, so 3.2 times the 3.1 / 4; the norms remain fp16.
   CHECK(full / kPrompt * 128000 / bytes(0.05, "minicache+kivi-4", 128000) ==
         rel(4.0 * 3.2 / 3.1, 5e-3));
 }
@@ -351,7 +351,7 @@ TEST_CASE("a store of fewer bits rounds directions while norms stay the layers' 
       const Row whole = held_row(plain.session, deep, id, true);
       changed += row_distance(rounded, whole) > 1e-6 ? 1 : 0;
       CHECK(row_distance(rounded, whole) < 0.25 * test::norm_of(whole));
-      // Retained rows are rounded themselves, which changes their norms slightly.
+      // Retained rows are also rounded, which changes their norms slightly.
       CHECK(test::norm_of(rounded) == rel(test::norm_of(whole), 0.1));
     }
   }
@@ -379,7 +379,7 @@ TEST_CASE("pairs evict together: one set of tokens, bytes recounted") {
       CHECK(run.session.entries().size() == 30);
       CHECK(run.layer_kv(0) == run.layer_kv(1));
       if (name == "streaming-llm+minicache") {
-        // All of the prompt except four sinks has left: at most those are retained.
+        // The prompt except four sinks was evicted: at most the sinks are retained.
         const std::int64_t h = 16 * static_cast<std::int64_t>(heads);
         const std::int64_t bare = 30 * h * 2 + 30 * 2 * 2;
         CHECK(run.layer_kv(0) >= bare);

@@ -1,4 +1,4 @@
-// Bytes of the attention rows that PyramidInfer keeps to thin generated tokens.
+// Bytes of the attention rows that PyramidInfer keeps for thinning generated tokens.
 
 #include <cstdint>
 
@@ -23,11 +23,11 @@ TEST_CASE("PyramidInfer's attention rows, by hand: one set of a layer, 4 bytes a
       return method->side_bytes(layer, shape, Dtype::kFp16,
                                 *method->entries_held(layer, kPrompt, kPrompt), held);
     };
-    // The mean over heads, so one set of rows whatever the number of heads:
+    // The mean over heads, so there is one set of rows regardless of the number of heads:
     // 820 * 4096 * 4 in layer 0, 820 * 1541 * 4 in the last.
     CHECK(side(0, kPrompt) == Bytes{13'434'880});
     CHECK(side(31, kPrompt) == Bytes{5'054'480});
-    // A generated token is a column more of every row: 820 * 10 * 4.
+    // A generated token adds a column to every row: 820 * 10 * 4.
     CHECK(side(31, kPrompt + 10) - side(31, kPrompt) == Bytes{32'800});
     // After 820 + 16 of them, 15 of 16 leave the last layer: 820 * (1541 + 836 - 15) * 4.
     CHECK(side(31, kPrompt + 836) == Bytes{7'747'360});

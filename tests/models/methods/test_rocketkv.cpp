@@ -1,4 +1,4 @@
-// RocketKV: what a step reads against a reference and by hand, sizes, costs and refusals.
+// RocketKV: reads of a step compared with a reference and by hand, sizes, costs and refusals.
 
 #include <cmath>
 #include <map>
@@ -40,7 +40,7 @@ struct ReferenceRocket {
   bool by_page = true;
   std::size_t page = 4, channels = 128, chosen = 0;
 };
-/// Positions read at step t of the entries `ids`, of which the first `prompt_entries` were there at
+/// Positions read at step t from the entries `ids`, of which the first `prompt_entries` existed at
 /// the end of the prompt.
 test::ReferenceRead reference_rocket(const ReferenceRocket& set, const HeadVectors& head,
                                      std::int64_t t, const Ids& ids, std::size_t prompt_entries) {
@@ -184,8 +184,8 @@ TEST_CASE("rocketkv reads the pages or tokens of a reference, made up and record
 
 TEST_CASE("rocketkv by hand: one page of two, by the bounds of the group's sign") {
   // One channel, pages of 2, queries 2 and -1: the sum is above 0, so page keys are maxima: 1 of
-  // (1, -3), 0.5 of (0.5, 0.25) and, with the new key, 0.75. Weights of the first query are
-  // e^2 : e : e^1.5, of the second e^-1 : e^-0.5 : e^-0.75. In the mean the first page leads.
+  // (1, -3), 0.5 of (0.5, 0.25) and, with the new key, 0.75. Weights of the first query are e^2 : e
+  // : e^1.5, of the second e^-1 : e^-0.5 : e^-0.75. The first page has the highest mean.
   const std::vector<float> keys{1, -3, 0.5F, 0.25F, 0.75F};
   const std::vector<float> values{1, 2, 3, 4, 5};
   const std::vector<float> q{0, 0, 0, 0, 2, 0, 0, 0, 0, -1};
@@ -201,12 +201,12 @@ TEST_CASE("rocketkv by hand: one page of two, by the bounds of the group's sign"
                        head};
   run.session.step();
   check_step(run.session, head, 4, {0, 1});
-  // Pages of two keys: the last entry is the only one of its page, and its 0.75 exceeds 0.5.
+  // Pages of two keys: the last entry has a page to itself, and its 0.75 exceeds 0.5.
   test::SessionRun two{resolved({{"page", std::int64_t{2}}, {"topk", std::int64_t{2}}}, head, {}),
                        head};
   two.session.step();
   check_step(two.session, head, 4, {0, 1, 4});
-  // With the signs reversed page keys are minima: -3, 0.25, 0.75.
+  // With reversed signs, page keys are minima: -3, 0.25, 0.75.
   std::vector<float> other = q;
   other[4] = -2, other[9] = 1;
   HeadVectors turned = head;
@@ -218,8 +218,8 @@ TEST_CASE("rocketkv by hand: one page of two, by the bounds of the group's sign"
 }
 
 TEST_CASE("the prompt's last page, if not full, also contains a key of zeros") {
-  // Pages of 2: (-1, -1), (-2, then -2 of the step). The maximum of the second page is 0, so that
-  // it leads although its keys are lower. Only with whole pages at the prompt's end it does not.
+  // Pages of 2: (-1, -1), (-2, then -2 of the step). The maximum of the second page is 0, so it
+  // ranks first although its keys are lower. If the prompt ends with a whole page, it does not.
   const std::vector<float> keys{-1, -1, -2, -2};
   const std::vector<float> values{1, 2, 3, 4};
   const std::vector<float> q{1, 1, 1, 1};
@@ -285,7 +285,7 @@ TEST_CASE("sizes, reads and defaults of rocketkv by hand") {
   CHECK(step.attention_read == 2 * 256 * 2 * 128 * 2);
   CHECK(step.side_read == 2 * 513 * 256);
   CHECK(step.extra_flops == 2 * 513 * 4 * (2 * 128 + 5));
-  // Prompts below the cap are whole; few entries are all read.
+  // Prompts below the cap are kept whole; if there are few entries, all are read.
   CHECK(*method->entries_held(0, 100, 130) == 130);
   CHECK(method->decode_traffic(0, site.shape, Dtype::kFp16, 130, false).attention_read ==
         2 * 130 * 2 * 128 * 2);
@@ -298,7 +298,7 @@ TEST_CASE("sizes, reads and defaults of rocketkv by hand") {
         Bytes{2 * 1024 * 2 * 128 * 2});
   CHECK(tokens->decode_traffic(0, site.shape, Dtype::kFp16, 2048, false).side_read ==
         2 * 1024 * 128 * 2);
-  // The first layers are neither paged nor read in part.
+  // The first layers are neither paged nor partially read.
   const auto dense =
       make_method({"rocketkv", {{"dense", std::int64_t{2}}}, std::nullopt}, 5000, site);
   CHECK(dense->layer_bytes(1, site.shape, Dtype::kFp16, 5000, 5000)->side == Bytes{0});

@@ -1,5 +1,5 @@
 // Streaming heads hold only sinks and recent tokens between the pieces of a prompt: entries that a
-// piece attends to in them, in a prefill and in an engine's iterations.
+// piece attends to in these heads, in a prefill and in an engine's iterations.
 
 #include <algorithm>
 #include <cstdint>
@@ -84,7 +84,7 @@ Attention of_prefill(const CostInput& in, std::int64_t prompt, const Roofline& r
   return out;
 }
 
-/// The same in iterations of one piece each.
+/// The same prompt in iterations of one piece each.
 Attention of_iterations(const CostInput& in, std::int64_t prompt, std::int64_t size,
                         const Roofline& roofline) {
   Attention out;
@@ -140,7 +140,7 @@ TEST_CASE("a prompt in one piece or in pieces that are fully held is attended to
               of_prefill(input(llm, *full, stack), 2500, roofline).ops);
       }
     }
-    // The second piece attends to 200 cached tokens, fewer than the 320 that are held.
+    // The second piece attends to 200 cached tokens, fewer than the 320 held.
     const Stack stack = in_pieces(name, 200);
     const Roofline roofline{gpu, stack, builtin_calibration()};
     const auto method = duo(llm, 0.75, 400);
@@ -183,7 +183,7 @@ TEST_CASE(
           CHECK(in_steps.seconds < iterations.seconds);
           CHECK(in_steps.read < iterations.read);
           CHECK(of.written == rel(whole.written));
-          // Both ways of computing have the same work and nearly the same kernels.
+          // Both computations have the same work and nearly the same kernels.
           CHECK(in_steps.flops == rel(of.flops));
           CHECK(in_steps.read == rel(of.read));
           CHECK(in_steps.seconds == rel(of.seconds, 0.02));
@@ -216,8 +216,8 @@ TEST_CASE("2,500 tokens in pieces of 1,000 with three of four heads streaming: b
   const Roofline roofline{find_gpu("A100-80GB-SXM"), stack, {}};
   const auto method = duo(llm, 0.75, 2500);
   const CostInput in = input(llm, *method, stack);
-  // Pairs: 2500^2 / 2 = 3,125,000 in retrieval heads. In streaming ones 500,000 of the first piece,
-  // 500,000 + 320 * 1000 of the second, 125,000 + 320 * 500 of the third.
+  // Pairs: 2500^2 / 2 = 3,125,000 in retrieval heads. In streaming heads, 500,000 of the first
+  // piece, 500,000 + 320 * 1000 of the second, 125,000 + 320 * 500 of the third.
   const double pairs = 0.25 * 3'125'000 + 0.75 * (500'000 + 820'000 + 285'000);
   // Tokens read: the 2,500, and the cached tokens of each piece: 1000 + 2000, or 320 + 320.
   const double tokens = 0.25 * 5500 + 0.75 * 3140;
@@ -250,7 +250,7 @@ TEST_CASE("chunks of several prompts: each streams by its own prefix") {
   CHECK(of.flops == rel(2 * 32 * (near + 0.5 * far) * (128 + 128)));
 }
 
-/// DuoAttention with distinguished heads, distributed over the layers as services do.
+/// DuoAttention with distinguished heads, distributed over the layers as in services.
 std::shared_ptr<const Method> dealt_out(const Llm& llm, double fraction, std::int64_t prompt) {
   const AttentionSpec& a = llm.layers.front().attention;
   const MethodContext site{
@@ -270,7 +270,7 @@ TEST_CASE(
     // 77 of the 256 heads: two or three per layer.
     CHECK(streaming_heads(*dealt_out(llm, 0.3, prompt), 32, 8).share == rel(77.0 / 256));
     CHECK(streaming_heads(*dealt_out(llm, 0.5, prompt), 32, 8).share == rel(0.5));
-    // Fewer heads on a GPU: of each run of heads the longest.
+    // Fewer heads on a GPU: they are assumed to be the longest heads.
     CHECK(streaming_heads(*dealt_out(llm, 0.5, prompt), 32, 4).share == rel(0.5));
     CHECK(streaming_heads(*dealt_out(llm, 0.5, prompt), 32, 1).share == 0);
   }

@@ -1,5 +1,5 @@
-// Surrogates of log scores: their formulas, fits that find a known map, their files, and KVzap on
-// them.
+// Surrogates of log scores: their formulas, fits that recover a known map, their files, and KVzap
+// with surrogates.
 
 #include <cmath>
 #include <numbers>
@@ -24,7 +24,7 @@ fs::path scratch(const std::string& name) {
   return test::scratch_folder() / fmt::format("{}-{}", ::getpid(), name);
 }
 
-/// y = W h + c with noise, or the absolute value of a projection where `bent`.
+/// y = W h + c with noise or, if `bent`, the absolute value of a projection.
 SurrogateSamples samples_of(std::int64_t n, std::int32_t inputs, double noise, bool bent,
                             std::uint64_t seed) {
   SurrogateSamples s;
@@ -92,7 +92,7 @@ TEST_CASE("an mlp learns a nonlinear map, the same for the same seed") {
   CHECK(fit_mlp(train, validation, options).surrogate.w1 == fit.surrogate.w1);
 }
 
-/// A generated trace with everything that fitting needs, removed with the object.
+/// A generated trace with all inputs of the fit; its files are removed with the object.
 struct RepeatTrace {
   explicit RepeatTrace(const std::string& name, std::int32_t layers = 2, bool hidden = true)
       : path{scratch(name)} {
@@ -121,7 +121,7 @@ TEST_CASE("weights are restored from their file and KVzap judges by their predic
     options.training.epochs = 30;
     const SurrogateFits fits = fit_surrogates({trace.path}, options);
     CHECK(fits.train + fits.validation + fits.held_out == 200);
-    // Blocks of 16: the twelve whole ones and a rest of 8, one in five held out.
+    // Blocks of 16: twelve whole blocks and a remainder of 8, one in five held out.
     CHECK(fits.held_out == 32);
     CHECK(fits.layers.size() == 2);
     write_surrogates(fits.file, weights);
@@ -159,7 +159,7 @@ TEST_CASE("weights are restored from their file and KVzap judges by their predic
         kept += std::ssize(want);
       }
     }
-    CHECK(kept < 4 * 401);  // something was dropped
+    CHECK(kept < 4 * 401);  // some entries were dropped
     CHECK(kept > 4 * 16);
   }
   fs::remove(weights);

@@ -1,4 +1,4 @@
-// TriAttention: scores by hand and against a reference, rounds, sizes, costs and refusals.
+// TriAttention: scores by hand and compared with a reference, rounds, sizes, costs and refusals.
 
 #include <cmath>
 #include <set>
@@ -164,7 +164,7 @@ TEST_CASE("triattention keeps a reference's entries, made up and recorded") {
 
 TEST_CASE("sizes of triattention by hand, and a limit that is never reached is the full cache") {
   const auto on_top = resolved({{"limit", std::int64_t{64}}, {"interval", std::int64_t{32}}}, 100);
-  // 100 + 64 = 164 entries: the first multiple of 32 from there on is 192, with 28 too many.
+  // 100 + 64 = 164 entries: the next multiple of 32 is 192, with 28 too many.
   for (const auto& [tokens, want] : std::map<std::int64_t, std::int64_t>{
            {100, 100}, {164, 164}, {191, 191}, {192, 164}, {223, 195}, {224, 164}}) {
     CHECK(*on_top->entries_held(0, 100, tokens) == want);
@@ -178,7 +178,7 @@ TEST_CASE("sizes of triattention by hand, and a limit that is never reached is t
        std::map<std::int64_t, std::int64_t>{{195, 195}, {196, 164}, {227, 195}, {228, 164}}) {
     CHECK(*slack->entries_held(0, 100, tokens) == want);
   }
-  // A prompt above the limit is cut at the first round.
+  // A prompt above the limit is cut in the first round.
   const auto cut = resolved({{"limit", std::int64_t{64}},
                              {"interval", std::int64_t{32}},
                              {"prompt_tokens", std::string{"cut"}}},
@@ -188,7 +188,7 @@ TEST_CASE("sizes of triattention by hand, and a limit that is never reached is t
   CHECK(*cut->entries_held(0, 96, 128) == 64);
   for (std::int64_t t = 101; t < 600; ++t) {
     CHECK(*on_top->entries_held(0, 100, t) <= 100 + 64 + 32);
-    CHECK(*resolved({}, 100)->entries_held(0, 100, t) == t);  // 2048 on top
+    CHECK(*resolved({}, 100)->entries_held(0, 100, t) == t);  // a limit of 2048 in addition
   }
 }
 

@@ -1,4 +1,4 @@
-// ZeroMerge's own laws, Z1 to Z6 of the method catalogue, and its worked example.
+// ZeroMerge's laws, Z1 to Z6 of the method catalogue, and its worked example.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +30,7 @@ TEST_CASE("Z1: an uncompressed token never gets less than from the full cache (t
       const auto head = test::random_head(2, kDim, 140, 80, 5);
       Run run{name, head.view, 18, {{"alpha", alpha}, {"residual_slots", std::int64_t{2}}}};
       for (std::int64_t t = 80; t < 140; ++t) {
-        // Entries that will be attended: those held now, and the new token.
+        // Attended entries: the held entries and the new token.
         std::vector<std::int32_t> all(static_cast<std::size_t>(t + 1));
         std::iota(all.begin(), all.end(), 0);
         const std::vector<std::int32_t> ids(run.session.entries().ids().begin(),
@@ -74,7 +74,7 @@ TEST_CASE("Z3: without residual slots it is decayed H2O with a window") {
   zero.to_the_end();
   h2o.to_the_end();
   CHECK(zero.session.kept() == h2o.session.kept());
-  // With decay 1 it is H2O itself.
+  // With decay 1, it equals H2O.
   Run plain{"zeromerge-paper",
             head.view,
             24,
@@ -94,14 +94,14 @@ TEST_CASE("Z3: a vanishing alpha leaves merged entries unweighted") {
 }
 
 TEST_CASE("Z6: merging two identical tokens at alpha 1 leaves the output unchanged") {
-  // Tokens 3 and 4 are equal and get little attention; a budget of 6 with one slot merges both into
-  // it.
+  // Tokens 3 and 4 are equal and receive little attention; a budget of 6 with one slot merges both
+  // into the slot.
   auto head = test::random_head(1, kDim, 8, 7, 3);
   for (std::size_t j = 0; j < kDim; ++j) {
     head.keys[4 * kDim + j] = head.keys[3 * kDim + j] = -3.0F * head.q[3 * kDim + j];
     head.values[4 * kDim + j] = head.values[3 * kDim + j];
   }
-  // All queries give them little attention.
+  // All queries attend little to them.
   for (std::size_t t = 0; t < 8; ++t) {
     for (std::size_t j = 0; j < kDim; ++j) head.q[t * kDim + j] = head.q[3 * kDim + j];
   }
@@ -194,7 +194,8 @@ TEST_CASE("counts kept in the cache's dtype stop at the limit of half precision"
 }
 
 TEST_CASE("the score of a slot is the larger one or the sum") {
-  // One run from a prompt of 60 at a budget of 12: a tail of 2, one slot, so 49 tokens in the slot.
+  // One run with a prompt of 60 at a budget of 12: a tail of 2 and one slot, so 49 tokens in the
+  // slot.
   const auto head = test::random_head(1, kDim, 60, 60);
   const Run larger{"zeromerge", head.view, 12};
   const Run sum{"zeromerge", head.view, 12, {{"score_update", std::string{"sum"}}}};
@@ -223,7 +224,7 @@ TEST_CASE("a token joins the nearest slot by product or by distance") {
     const EntryTable before = run.session.entries();
     run.step(60);
     const EntryTable& after = run.session.entries();
-    // The token that left is now in a slot and was a single entry before.
+    // The token that left was a single entry before and is now in a slot.
     std::int32_t left = -1;
     std::int32_t joined = -1;
     for (const std::int32_t slot : after.merged_slots()) {

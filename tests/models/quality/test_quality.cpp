@@ -1,4 +1,4 @@
-// Measured scores: reading, groups, predictions that leave a model out, savings at a bound.
+// Measured scores: reading, groups, predictions that exclude a model, savings at a bound.
 
 #include <algorithm>
 #include <filesystem>
@@ -41,14 +41,14 @@ std::string why(const std::string& text) {
   return "";
 }
 
-/// Scores of made methods on `models` models of one harness; "steep" loses twice as much.
+/// Scores of made-up methods on `models` models of one harness; "steep" loses twice as much.
 std::vector<QualityRow> made_rows(int models) {
   std::string text = kHeader;
   for (int m = 0; m < models; ++m) {
     for (const double budget : {0.2, 0.4, 0.6, 0.8}) {
       for (int task = 0; task < 6; ++task) {
         for (const int slope : {1, 2}) {
-          // A model and a task move a score by up to 1 %.
+          // The model and the task change a score by up to 1 %.
           const double noise = 0.01 * (((m * 7 + task * 5) % 9) / 4.0 - 1.0);
           const double score = 50.0 * (1.0 - slope * 0.2 * (1.0 - budget) + noise);
           text += fmt::format(
@@ -84,7 +84,7 @@ TEST_CASE("quality: retained scores, their errors and bytes") {
   CHECK(*rows[1].retained_stderr() == rel(0.1 / 5.0 * 0.8));
   CHECK(*rows[1].kept_bytes() == rel(0.125));
   CHECK_FALSE(rows[2].retained());
-  CHECK_FALSE(rows[2].kept_bytes());  // of prompts that are only cut somewhere
+  CHECK_FALSE(rows[2].kept_bytes());  // prompt lengths have only an upper bound
   CHECK(*rows[2].samples == 50.0);
   CHECK(*rows[3].kept_bytes() == rel(0.25));
   CHECK_FALSE(rows[3].retained_stderr());
@@ -109,7 +109,7 @@ TEST_CASE("quality: the binomial error is the same of percent and of fractions")
         stderr_of(fmt::format("{}", score), fmt::format("{}", full)) ==
         doctest::Approx(stderr_of(fmt::format("{}", score / 100), fmt::format("{}", full / 100))));
   }
-  // 0.5 of 85 is half a percent, and 1 of 1 is one percent next to a 40 of the same source.
+  // 0.5 of 85 is half a percent; 1 of 1 is one percent, because the same source also has a 40.
   CHECK(stderr_of("0.5", "85") == rel(std::sqrt(0.5 * 99.5 / 200.0) / 85.0));
   const auto rows = parse_quality_csv(kHeader +
                                           "h@1 x,m,a,accuracy,x,0.5,fraction,16,w,1,1,200,,\n"
@@ -151,7 +151,7 @@ TEST_CASE("quality: a budget in tokens keeps other bytes of other prompts") {
   CHECK(*groups[0].retained == rel(0.82));
   CHECK(*groups[1].kept_bytes == rel(512.0 / 8192.0));
   CHECK_FALSE(groups[2].kept_bytes);
-  CHECK(groups[3].rows.size() == 2);  // a share is the same of every length
+  CHECK(groups[3].rows.size() == 2);  // a share is independent of the length
   for (const QualityGroup& group : groups) {
     for (const std::size_t i : group.rows) CHECK(rows[i].kept_bytes() == group.kept_bytes);
   }
@@ -170,7 +170,7 @@ TEST_CASE("quality: broken tables are refused with line, column and value") {
   CHECK(why(kHeader + "h,m,t,f1,x,0.5,fractoin,16,w,4,50,,,\n") ==
         "f.csv:2: budget_unit: expected fraction, tokens, fraction of bytes or nothing, got "
         "\"fractoin\"");
-  CHECK(why(kHeader + "h,m,t,f1,x,0.5,,16,w,4,50,,,\n").empty());  // a size that is not known
+  CHECK(why(kHeader + "h,m,t,f1,x,0.5,,16,w,4,50,,,\n").empty());  // the size is unknown
   CHECK(why(kHeader + "h,,t,f1,x,1,fraction,16,w,4,50,,,\n") ==
         "f.csv:2: model: expected a name, got \"\"");
   CHECK(why(kHeader + "h,m,t\n") == "f.csv:2: expected 14 cells as in the header, got 3");
@@ -188,7 +188,7 @@ TEST_CASE("quality: kvpress results, as folders and as files") {
       R"({"niah_single_1": {"string_match": 100.0}, "vt": {"string_match": 80.0}})");
   put("ruler__4096__meta-llama--Llama-3.1-8B-Instruct__knorm__0.50/metrics.json",
       R"({"niah_single_1": {"string_match": 50.0}, "vt": {"string_match": NaN}})");
-  CHECK_THROWS_AS((void)read_quality(folder), InputError);  // NaN is no score
+  CHECK_THROWS_AS((void)read_quality(folder), InputError);  // NaN is not a score
   put("ruler__4096__meta-llama--Llama-3.1-8B-Instruct__knorm__0.50/metrics.json",
       R"({"niah_single_1": {"string_match": 50.0}, "vt": {"string_match": 60.0}})");
   put("longbench__qasper__org--m__snapkv__0.25.json", "12.5");
@@ -204,7 +204,7 @@ TEST_CASE("quality: kvpress results, as folders and as files") {
   CHECK(found->when == "prefill-only;question-agnostic");
   const auto alone = std::find_if(rows.begin(), rows.end(),
                                   [](const QualityRow& row) { return row.method == "snapkv"; });
-  CHECK_FALSE(alone->retained());  // no full cache of that data
+  CHECK_FALSE(alone->retained());  // no full-cache score on that data
   CHECK(*alone->budget == rel(0.75));
   CHECK_THROWS_AS((void)read_quality(fresh("empty")), InputError);
 }
@@ -228,7 +228,7 @@ TEST_CASE("quality: full scores of kvpress runs with suffixes") {
   put("tova__0.50__fraction0.100", 50);
   CHECK(full_of("snapkv", "question-aware") == 80);
   CHECK(full_of("knorm", "question-aware") == 80);
-  CHECK(full_of("tova", "question-agnostic") == -1);  // other samples have other scores
+  CHECK(full_of("tova", "question-agnostic") == -1);  // the scores of other samples differ
   // A run with the same suffix comes first.
   put("no_press__0.00__query_aware", 90);
   CHECK(full_of("snapkv", "question-aware") == 90);
@@ -261,7 +261,7 @@ TEST_CASE("quality: predictions use no score of the model that is left out") {
   CHECK(error.pairs == 8);
   CHECK(*error.mean_absolute < 0.03);
   CHECK(*error.coverage > 0.8);
-  // A method that no other model was measured with has no support, and no interval.
+  // A method without measurements of another model has no support and no interval.
   QualityRow lone = rows.front();
   lone.method = "unheard-of";
   const auto p = model.predict(lone);
@@ -279,7 +279,7 @@ TEST_CASE("quality: the largest saving at a bound, with its evidence") {
   SavingQuery query{.max_loss = 0.06, .context = 5000.0};
   const auto savings = largest_savings(rows, model, query);
   REQUIRE(savings.size() == 2);
-  // mild loses 0.04 at 0.8 kept, 0.08 at 0.6; steep 0.08 at 0.8.
+  // mild loses 0.04 at 0.8 kept and 0.08 at 0.6; steep loses 0.08 at 0.8.
   CHECK(savings[0].method == "mild");
   REQUIRE(savings[0].certain.has_value());
   CHECK(*savings[0].certain == rel(0.2));
@@ -288,7 +288,7 @@ TEST_CASE("quality: the largest saving at a bound, with its evidence") {
   CHECK(savings[0].models.size() == 8);
   CHECK(*savings[0].nearest_context == 4096.0);
   CHECK_FALSE(savings[1].certain);
-  // A larger loss never allows less.
+  // A larger permitted loss never reduces the saving.
   double before = 0.0;
   for (const double loss : {0.01, 0.05, 0.1, 0.2, 0.5}) {
     query.max_loss = loss;
@@ -297,7 +297,7 @@ TEST_CASE("quality: the largest saving at a bound, with its evidence") {
     CHECK(now >= before);
     before = now;
   }
-  // A model without measurements is predicted, and the answer reports this.
+  // A model without measurements is predicted, and the answer reports that it is.
   query.max_loss = 0.2;
   query.models = {"another-model"};
   const auto predicted = largest_savings(rows, model, query);
@@ -321,7 +321,7 @@ TEST_CASE("quality: verdicts on planned methods say what they rest on") {
   using Answer = QualityVerdict::Answer;
   CHECK(judge("full", {}).answer == Answer::kHolds);
   CHECK(judge("mild", 0.8).answer == Answer::kHolds);
-  CHECK(judge("mild", 0.9).answer == Answer::kHolds);  // more than a budget that holds
+  CHECK(judge("mild", 0.9).answer == Answer::kHolds);  // more than a sufficient budget
   CHECK(judge("mild", 0.4).answer == Answer::kFails);
   CHECK(judge("mild", 0.1).answer == Answer::kUnknown);  // less than any measured budget
   CHECK(judge("mild", 0.8).basis.find("24 rows of m1 (h)") != std::string::npos);
@@ -387,7 +387,7 @@ TEST_CASE("quality: a replay of a marked trace ranks by its errors at the answer
   CHECK(errors[0].answer_error == 0.9);
   CHECK(errors[0].kept == 0.2);
   CHECK_FALSE(errors[1].answer_error);
-  // A budget in entries of a prompt of unknown length equals no measured budget.
+  // A budget in entries for a prompt of unknown length equals no measured budget.
   CHECK_FALSE(errors[2].kept);
   CHECK(errors[2].entries == 300.0);
   CHECK(errors[2].reason == "the result does not say of how many tokens 300 entries are kept");

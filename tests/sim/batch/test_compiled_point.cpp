@@ -1,5 +1,5 @@
-// A compiled point equals run_static: in bytes exactly, and in time up to rounding unless it says
-// otherwise.
+// A compiled point equals run_static: exactly in bytes, and up to rounding in time unless it
+// reports otherwise.
 
 #include <algorithm>
 #include <cmath>
@@ -50,7 +50,7 @@ StaticResult run_of(const PointSpec& spec, const Point& point) {
                      .options = spec.options});
 }
 
-/// Compares one point computed both ways; true if the run fits.
+/// Compares one point computed both ways; returns true if the run fits.
 bool same_as_run(CompiledPoint& compiled, const PointSpec& spec, const Point& point) {
   INFO(fmt::format("batch {} prompt {} output {}", point.batch, point.prompt_tokens,
                    point.output_tokens));
@@ -122,7 +122,7 @@ TEST_CASE("points of the catalogue's models, stacks and methods equal run_static
         bool refuses = false;  // the size depends on data, or the budget on a longer prompt
         try {
           auto made = spec.method(point.prompt_tokens);
-          if (stack.masks_evicted) made = masked(made);  // which always has a law
+          if (stack.masks_evicted) made = masked(made);  // masks always have a law
           for (std::int32_t layer = 0; layer < llm.n_layers(); ++layer) {
             for (std::int64_t n = 0; n <= point.output_tokens; ++n) {
               refuses = refuses ||
@@ -141,11 +141,11 @@ TEST_CASE("points of the catalogue's models, stacks and methods equal run_static
       }
     }
   }
-  // Otherwise mostly refusals would be compared.
+  // Otherwise the comparison would consist mostly of refusals.
   CHECK(fitted > compared / 2);
 }
 
-/// The methods' own calls of one combination on a GPU with enough memory.
+/// The calls of one combination's methods, on a GPU with enough memory.
 PointSpec resolved(const Llm& llm, const std::string& stack, const MethodSpec& method) {
   return {.llm = &llm,
           .gpu = &find_gpu("H200-141GB-SXM"),
@@ -155,8 +155,7 @@ PointSpec resolved(const Llm& llm, const std::string& stack, const MethodSpec& m
           }};
 }
 
-// The stored bytes of such a format depend on the kept part of the prompt, which each layer
-// decides.
+// The stored bytes of such a format depend on the kept part of the prompt, which differs per layer.
 TEST_CASE("separate formats under budgets by layer equal run_static") {
   const Llm& llm = find_llm("llama-3.1-8b");
   int fitted = 0;
@@ -430,13 +429,13 @@ TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3"
   CHECK(integrate_steps(1, 1000, StepCurve::kConvex, line).sum == rel(253250));
   CHECK(calls == 3);
   CHECK(integrate_steps(7, 7, StepCurve::kSmooth, line).sum == rel(6.5));
-  // A floor of 100 up to step 200: 200 x 100 + (201 + … + 1000) / 2 = 20,000 + 240,200
+  // A minimum of 100 up to step 200: 200 x 100 + (201 + … + 1000) / 2 = 20,000 + 240,200
   calls = 0;
   const auto kink = [&](std::int64_t n) {
     ++calls;
     return std::max(100.0, 0.5 * static_cast<double>(n));
   };
-  // Whole bytes of a long line: the sum is close, and it is reported as inexact.
+  // Whole bytes of a long line: the sum is approximate and reported as inexact.
   calls = 0;
   const auto whole = [&](std::int64_t n) {
     ++calls;
@@ -451,7 +450,7 @@ TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3"
   CHECK(kinked.sum == rel(260200));
   CHECK(kinked.exact);
   CHECK(calls < 60);
-  // Stairs of 16 steps: the sum step by step, with far fewer evaluations.
+  // Stairs of 16 steps: equal to the sum step by step, with far fewer evaluations.
   calls = 0;
   const auto stairs = [&](std::int64_t n) {
     ++calls;
@@ -490,7 +489,7 @@ TEST_CASE("a cache of recent values replaces the least recently used one") {
   CHECK_THROWS_AS((void)cache.at(5, []() -> int { throw 1; }), int);
   CHECK(square(2) == 4);
   CHECK(square(3) == 9);
-  CHECK(made == 4);  // a failed construction replaced nothing
+  CHECK(made == 4);  // a failed construction did not replace any entry
   cache.clear();
   CHECK(square(2) == 4);
   CHECK(made == 5);

@@ -1,4 +1,4 @@
-// Static runs of every published configuration (KVSIM_DATA_DIR), and of the catalogue's hybrid
+// Static runs of every published configuration (KVSIM_DATA_DIR) and of the catalogue's hybrid
 // models.
 
 #include <filesystem>
@@ -20,7 +20,7 @@
 namespace kvsim {
 namespace {
 
-/// An H200 with room for any model.
+/// An H200 with memory for any model.
 Gpu roomy() {
   Gpu gpu = find_gpu("H200-141GB-SXM");
   gpu.hbm = gpu.hbm_usable = 40_GiB * 1024;
@@ -50,7 +50,7 @@ void check_run(const Llm& llm) {
     const StaticResult result = run(llm, "ideal", {"full", {}, {}}, prompt);
     REQUIRE_FALSE(result.oom);
     CHECK(result.decode_time->count() > 0);
-    // Nothing is rounded: the values equal those of `kvsim show model` up to fractions of a byte.
+    // Values are not rounded: they equal those of `kvsim show model` up to fractions of a byte.
     const double held = 2 * held_bytes(llm, prompt + 3, default_kv_dtype(llm, llm.published_dtype));
     const auto kv = static_cast<double>(result.timeline.back().kv.count());
     CHECK(kv >= held);
@@ -103,7 +103,7 @@ TEST_CASE("a method compresses the layers that cache rows, and says which stay f
   CHECK(is_noted);
   for (const std::string& note : full.notes) CHECK_FALSE(test::has(note, "stay full"));
 
-  // Of DeepSeek-V3.2 every layer has an index.
+  // Every layer of DeepSeek-V3.2 has an index.
   const StaticResult none = run(find_llm("DeepSeek-V3.2"), "ideal", snapkv, 8000);
   const StaticResult all = run(find_llm("DeepSeek-V3.2"), "ideal", {"full", {}, {}}, 8000);
   CHECK(none.timeline.back().kv == all.timeline.back().kv);

@@ -1,4 +1,4 @@
-// Runs and services whose entries are dealt over GPUs (decode context parallelism).
+// Runs and services whose entries are distributed over GPUs (decode context parallelism).
 
 #include <algorithm>
 #include <memory>
@@ -40,7 +40,7 @@ TEST_CASE("a pool holds as many more tokens as GPUs share them") {
     const StaticResult dealt = run_static(spec_of(model, ranks, 4));
     REQUIRE(whole.startup);
     REQUIRE(dealt.startup);
-    // Buffers of the prompt's attention differ a little, and so do the numbers of blocks.
+    // Buffers of the prompt's attention differ slightly, so the numbers of blocks also differ.
     CHECK(dealt.startup->block == whole.startup->block);
     CHECK(dealt.startup->tokens ==
           dealt.startup->blocks * 4 * (whole.startup->tokens / whole.startup->blocks));
@@ -61,7 +61,7 @@ TEST_CASE("a pool holds as many more tokens as GPUs share them") {
 }
 
 TEST_CASE("layers of several kinds are dealt where they keep all tokens") {
-  // Three of four layers have states, which stay whole.
+  // Three of four layers have states, which are not distributed.
   const StaticResult whole = run_static(spec_of("kimi-linear-48b-a3b", 4, 1));
   const StaticResult dealt = run_static(spec_of("kimi-linear-48b-a3b", 4, 4));
   REQUIRE(dealt.startup);
@@ -99,7 +99,7 @@ TEST_CASE("what no engine deals is refused with the reason") {
     other.options.context_parallel = 1;
     CHECK(why(other) == "accepted");
   }
-  // PyTorch has whole layers on each GPU.
+  // PyTorch places whole layers on each GPU.
   StaticSpec split = spec_of("glm-4-9b", 8, 2);
   split.stack = &find_stack("hf-sdpa");
   says(split, "expected a divisor of the 1 GPUs");

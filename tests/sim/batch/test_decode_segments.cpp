@@ -1,4 +1,4 @@
-// The segments of a trajectory equal the size law, step by step.
+// The segments of a trajectory match the size law, step by step.
 
 #include <algorithm>
 #include <cstdint>
@@ -47,7 +47,7 @@ TEST_CASE("methods that only append in decode rise by one entry up to a window's
   constexpr std::int64_t kPrompt = 200, kSteps = 900;
   struct Windows {
     const char* name;
-    std::vector<std::int32_t> tokens;  // by layer; 0: none
+    std::vector<std::int32_t> tokens;  // per layer; 0: none
   };
   for (const Windows& windows : std::vector<Windows>{{"none", {0, 0, 0, 0}},
                                                      {"shorter than the prompt", {64, 0, 64, 0}},
@@ -78,7 +78,7 @@ TEST_CASE("methods that only append in decode rise by one entry up to a window's
       const auto columns = layer_columns(layer_groups(llm, *method), method->has_equal_layers());
       DecodeSegments path{in, columns, kPrompt, DecodeSegments::Lines::kOfEntries};
       CHECK(path.appends() == (windows.name == std::string_view{"none"}));
-      // In pieces, and far ahead of what was known.
+      // Extended in pieces, including a step far beyond the known ones.
       for (const std::int64_t step : {1, 2, 3, 40, 41}) path.extend(in, step);
       path.extend(in, kSteps);
       for (const LayerClass& column : columns) {
@@ -94,7 +94,7 @@ TEST_CASE("methods that only append in decode rise by one entry up to a window's
     }
     CHECK(appending >= 4);
   }
-  // Not where entries leave.
+  // Not if entries are evicted.
   const MethodContext site = method_site(small_llm(), Dtype::kFp16);
   CHECK(make_method({"full", {}, {}}, kPrompt, site)->appends_in_decode());
   for (const char* name : {"h2o", "streaming-llm"})
@@ -118,9 +118,9 @@ TEST_CASE("a format's steps are on lines between the steps at which it packs") {
   // Constant bytes per element: one line.
   CHECK(segments("int8", "hf-sdpa") == std::vector<std::int64_t>{1});
   // KIVI packs keys when 128 wait: after tokens 1024, 1152, 1280, in steps 24, 152, 280. Such a
-  // step stores less after it than before, and the one after that begins with less.
+  // step ends with fewer bytes than it started with, and the next step starts with fewer.
   CHECK(segments("kivi-4", "hf-sdpa") == std::vector<std::int64_t>{1, 24, 25, 152, 153, 280, 281});
-  // Quest's pages of 16 make lines that are too short: stairs, after the first of them.
+  // Quest's pages of 16 form lines that are too short, so stairs are used after the first of them.
   CHECK(segments("quest", "hf-sdpa").size() <= 3);
 }
 

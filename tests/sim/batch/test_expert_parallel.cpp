@@ -47,7 +47,7 @@ struct Expert {
   [[nodiscard]] const MlpSpec& mlp() const {
     return shard.layers[static_cast<std::size_t>(moe_layer())].mlp;
   }
-  /// Operators called `name` of one decode step of `batch` sequences in a layer of experts.
+  /// Operators named `name` in one decode step of `batch` sequences in a layer of experts.
   [[nodiscard]] std::vector<Op> ops(std::string_view name, std::int64_t batch) const {
     CostInput of = in;
     of.batch = batch;
@@ -99,15 +99,15 @@ TEST_CASE("weights of experts are distributed, all else stays, more GPUs never h
       CHECK((alone - held).count() ==
             experts.count() - experts.count() / n * experts_on(n, ranks, 0));
     }
-    // Whole experts of a part, or a part of all experts: the same bytes.
+    // Whole experts on some GPUs or a part of every expert: the same bytes.
     CHECK(weights_held(Expert{model, 8, 8}.in) == weights_held(Expert{model, 8, 1}.in));
     CHECK(weights_held(Expert{model, 8, 2}.in) == weights_held(Expert{model, 8, 1}.in));
   }
 }
 
 TEST_CASE("two exchanges per layer carry the vectors that leave a GPU, by hand") {
-  // Mixtral: 8 experts, 2 per token, vectors of 4096 x 2 B. Eight tokens on each of four GPUs, each
-  // with separate tokens: of 16 vectors a quarter stays.
+  // Mixtral: 8 experts, 2 per token, vectors of 4096 x 2 B. Each of four GPUs has eight separate
+  // tokens: a quarter of its 16 vectors stays.
   for (const char* name : {"expert dispatch", "expert combine"}) {
     const std::vector<Op> apart = Expert{"mixtral-8x7b", 1, 4}.ops(name, 8);
     REQUIRE(apart.size() == 1);
@@ -165,7 +165,7 @@ TEST_CASE("a model that fits no single GPU runs with its experts distributed") {
   const StaticResult shared = run_static(static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 4));
   CHECK_FALSE(shared.oom);
   CHECK(shared.decode_time);
-  // An imbalance costs time and no memory.
+  // An imbalance costs time but no memory.
   StaticSpec skewed = static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 4);
   skewed.options.expert_imbalance = 3;
   const StaticResult slower = run_static(skewed);
@@ -173,20 +173,20 @@ TEST_CASE("a model that fits no single GPU runs with its experts distributed") {
 }
 
 TEST_CASE("an exchange between nodes by hand, and more bytes or nodes never take less") {
-  const Gpu& gpu = find_gpu("H100-80GB-SXM");  // 900 GB/s of NVLink, both directions together
+  const Gpu& gpu = find_gpu("H100-80GB-SXM");  // 900 GB/s of NVLink, the sum of both directions
   const BytesPerSecond link{50e9};
   // 16 GPUs on two nodes: 8/15 of the sent bytes go over the GPU's network link, 7/15 over NVLink.
   const Exchange two = all_to_all(expert_network(gpu, 16, link, Seconds{5e-6}));
   CHECK(two.rate.count() == test::rel(50e9 * 15 / 8));
   CHECK(two.latency.count() == test::rel(5e-6));
   CHECK(two.slowest.find("network") != std::string::npos);
-  // A single GPU on the last node sends everything over the network.
+  // A single GPU on the last node sends all its vectors over the network.
   CHECK(all_to_all(expert_network(gpu, 9, link, Seconds{})).rate.count() == test::rel(50e9));
-  // With a fast network, NVLink is the bottleneck, with the bytes that stay in the node.
+  // With a fast network, NVLink is the bottleneck, for the bytes that stay in the node.
   const Exchange wide = all_to_all(expert_network(gpu, 16, BytesPerSecond{1e15}, Seconds{}));
   CHECK(wide.rate.count() == test::rel(450e9 * 15 / 7));
   CHECK(wide.slowest.find("NVLink") != std::string::npos);
-  // Within a node the network is not used, however fast.
+  // Within a node the network is not used, regardless of its speed.
   const Exchange one = all_to_all(expert_network(gpu, 8, BytesPerSecond{1e15}, Seconds{1.0}));
   CHECK(one.rate.count() == test::rel(450e9));
   CHECK(one.latency == Seconds{});
@@ -224,7 +224,7 @@ TEST_CASE("dispatch and combine use the network if experts are in several nodes"
     });
   };
   CHECK(said(near));
-  // In one node a link to others changes nothing.
+  // Within one node, the link to other nodes has no effect.
   CHECK(run(8, 50e9, 1e-3).prefill_time == run(8, 0, 0).prefill_time);
   CHECK_FALSE(said(run(8, 50e9, 0)));
 }

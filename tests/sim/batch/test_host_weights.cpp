@@ -1,4 +1,4 @@
-// Weights in host memory, read at every pass; transformers' quantised caches.
+// Weights in host memory that are read in every pass; transformers' quantised caches.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@
 namespace kvsim {
 namespace {
 
-// Llama-2-7B in 16 bit: 4 x 4096^2 + 3 x 4096 x 11008 parameters a layer.
+// Llama-2-7B in 16 bit: 4 x 4096^2 + 3 x 4096 x 11008 parameters per layer.
 constexpr double kLayer = 2.0 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 11008);
 
 StaticSpec spec_of(const char* stack, double share, const char* method = "full") {
@@ -40,13 +40,13 @@ TEST_CASE("host weights: a step waits for the link where that takes longer, solv
   const StaticResult none = run_static(spec_of("flexgen", 0));
   const StaticResult all = run_static(spec_of("flexgen", 1));
   REQUIRE_FALSE(all.oom);
-  // 404,750,336 B a layer over 0.81 of 32 GB/s take 15.6 ms and 4 us of launch, longer than any of
-  // the layer's operators at batch 2.
+  // 404,750,336 B per layer over 0.81 of 32 GB/s take 15.6 ms plus 4 us of launch, longer than any
+  // of the layer's operators at batch 2.
   const double read = kLayer / (0.81 * 32e9) + 4e-6;
   const double step = all.timeline.back().time.count();
   CHECK(step > 32 * read);
   CHECK(step < 32 * read + 0.01);  // embedding and logits
-  // Two of 32 layers' weights are on the GPU.
+  // The weights of two of 32 layers are on the GPU.
   const Bytes held = none.timeline.back().held - all.timeline.back().held;
   CHECK(held == Bytes{static_cast<std::int64_t>(30 * kLayer)});
 }
@@ -116,16 +116,16 @@ TEST_CASE("quantised caches of transformers: bytes and traffic of a step solved 
   const auto bytes = [&](std::int64_t tokens) {
     return method->layer_bytes(0, shape, Dtype::kFp16, kPrompt, tokens)->kv.count();
   };
-  // A row: 64 B of codes, two groups with 4 B: 72 B; in full precision 256 B. Two heads, K and V.
+  // A row: 64 B of codes and two groups with 4 B each: 72 B; unquantised 256 B. Two heads, K and V.
   CHECK(bytes(1000) == 4 * 1000 * 72);
   CHECK(bytes(1001) == 4 * (1000 * 72 + 256));
   CHECK(bytes(1127) == 4 * (1000 * 72 + 127 * 256));
   CHECK(bytes(1128) == 4 * 1128 * 72);
   CHECK(bytes(1129) == 4 * (1128 * 72 + 256));
 
-  // 1,064 entries, 64 of them waiting in the mean: of 2 x 128 x 1000 elements a head, quanto reads
+  // 1,064 entries, 64 of which wait on average: for 2 x 128 x 1000 elements per head, quanto reads
   // 0.5 + 1 + 2 B and writes 1 + 2 + 2, HQQ reads 0.5 + 0.25 + 0.5 + 2 + 2 and writes 0.5 + 0.25 +
-  // 6. Once in 128 steps all 2 x 128 x 1064 are quantised, which reads 15 B and writes 9.5 each.
+  // 6. Every 128 steps, all 2 x 128 x 1064 are quantised, which reads 15 B and writes 9.5 B each.
   const double packed = 2 * 256.0 * 1000, all = 2 * 256.0 * 1064;
   const StepTraffic quanto = method->decode_traffic(0, shape, Dtype::kFp16, 1064, false);
   CHECK(quanto.side_read == test::rel(packed * 3.5 + all * 15 / 128, 1e-9));

@@ -1,5 +1,5 @@
 // Intervals of a run's metrics: they contain the metric and widen with the distance to
-// measurements. The OOM point follows the memory that is given.
+// measurements. The OOM point follows the memory of the GPU.
 
 #include <algorithm>
 #include <array>
@@ -105,8 +105,8 @@ TEST_CASE("intervals: they change nothing else and nominal times have none") {
 }
 
 TEST_CASE("intervals: the further the measurements, the wider") {
-  // One family on fitted kernels: measured here, for another version of the stack, and not
-  // measured.
+  // One family on fitted kernels: measured on this GPU and stack, on another version of the stack,
+  // and not measured.
   struct Width {
     KernelBasis basis;
     double log_width;
@@ -150,7 +150,7 @@ TEST_CASE("intervals: a step's is within the sum of its terms' and includes host
     CHECK(step.interval->low.count() >= low * (1 - 1e-9));
     CHECK(step.interval->high.count() <= high * (1 + 1e-9));
   }
-  // Prefill is one step: the run's interval holds its own, and what whole runs are off by.
+  // Prefill is one step: the run's interval contains that of the step and the error of whole runs.
   const TimeResidual system = time_residual(
       {.llm = c.spec.llm, .stack = &c.stack, .kv_dtype = c.spec.kv_dtype}, RunPhase::kPrefill);
   CHECK(system.basis.find("documents") != std::string::npos);
@@ -169,7 +169,7 @@ TEST_CASE("intervals: memory by how a stack allocates, solved by hand") {
   const BytesInterval tensors = peak_interval(torch, {.peak = Bytes{1000}, .known = Bytes{400}});
   CHECK(tensors.low == Bytes{600});    // 400 + 600 x 0.5 - 100
   CHECK(tensors.high == Bytes{1500});  // 400 + 600 x 1.5 + 200
-  // Weights and caches stay, however small the activations are.
+  // Weights and caches are not reduced, even if the activations are small.
   const BytesInterval few = peak_interval(torch, {.peak = Bytes{500}, .known = Bytes{400}});
   CHECK(few.low == Bytes{400});
   CHECK(few.high == Bytes{750});
@@ -192,15 +192,15 @@ TEST_CASE("intervals: memory by how a stack allocates, solved by hand") {
   CHECK(gpu.hbm == Bytes{1200});
   reduce_memory(gpu, half_used, Bytes{200});
   CHECK(gpu.hbm_usable == Bytes{800});
-  // 100 B of activations take 10 more, which is 20 B less of half the memory; other terms are
-  // given.
+  // 100 B of activations take 10 more, which requires 20 B less of half the memory; the other terms
+  // are given.
   const EngineStartup half{
       .fraction = 0.5, .non_torch = Bytes{50}, .activation = Bytes{100}, .graphs = Bytes{10}};
   set_start_end(terms.high.terms, half, gpu, options);
   CHECK(gpu.hbm_usable == Bytes{780});
   CHECK(*options.non_torch == Bytes{150});
   CHECK(*options.graphs == Bytes{15});
-  // Terms stated by a log have no factor.
+  // Terms read from a log have no factor.
   StackOptions logged{.non_torch = Bytes{50}, .activation = Bytes{100}, .graphs = Bytes{10}};
   set_start_end(terms.high.terms, half, gpu, logged);
   CHECK(gpu.hbm_usable == Bytes{780});
@@ -256,9 +256,8 @@ TEST_CASE("intervals: the point where memory runs out is within its ends and mov
     }
     CHECK(failed);
     CHECK(sure);
-    // A growing cache that fits by a hundredth may not fit: published peaks are up to 1.8 GiB above
-    // ours.
-    // ours.
+    // A growing cache that fits within one percent may not fit: published peaks are up to 1.8 GiB
+    // above the predicted ones.
     if (std::string{name} == "hf-sdpa") CHECK(doubtful);
   }
 }
@@ -280,8 +279,8 @@ TEST_CASE("intervals: the largest batch and the fewest GPUs are consistent with 
     REQUIRE(at.gpus_high);
     CHECK(*at.gpus_low <= *at.gpus);
     CHECK(*at.gpus <= *at.gpus_high);
-    // Runs agree: that batch fits and one more does not; that number of GPUs fits and half of them
-    // does not.
+    // Runs confirm this: that batch fits and the next larger one does not; that number of GPUs fits
+    // and half of them does not.
     const auto fits = [&](std::int64_t batch, std::int32_t gpus) {
       StaticSpec spec = c.spec;
       spec.batch = batch;

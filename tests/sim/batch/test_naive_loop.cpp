@@ -1,4 +1,4 @@
-// The loop that bench_serve compares kvsim with: by hand, and against kvsim if both do the same.
+// The loop that bench_serve compares with kvsim: by hand, and compared with kvsim for equal work.
 
 #include "tests/bench/naive_loop.hpp"
 #include "tests/support/check.hpp"
@@ -37,7 +37,7 @@ TEST_CASE("the naive loop takes prompts while tokens and places are left, or a s
     CHECK(r.output_tokens == 4);
     return r.iterations;
   };
-  CHECK(iterations(8, 64) == 3);   // two, the long one, the last
+  CHECK(iterations(8, 64) == 3);   // two prompts, the long one, the last
   CHECK(iterations(8, 200) == 1);  // all at once
   CHECK(iterations(1, 200) == 4);
 }

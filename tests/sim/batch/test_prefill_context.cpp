@@ -63,7 +63,7 @@ TEST_CASE("a split prompt takes less time and no less cache") {
   CHECK(split.kv_bytes == whole.kv_bytes);
   REQUIRE(split.startup);
   CHECK(split.startup->weights < whole.startup->weights);
-  // A quarter of the experts leaves room for entries.
+  // A quarter of the experts leaves memory for entries.
   CHECK(split.startup->tokens > whole.startup->tokens);
   const auto said = [](const std::string& note) {
     return note.find("each of 4 groups of GPUs") != std::string::npos;
@@ -74,7 +74,7 @@ TEST_CASE("a split prompt takes less time and no less cache") {
 }
 
 TEST_CASE("the GPUs of all groups count, for memory and for the fewest that hold it") {
-  // One GPU in each group exchanges with seven others, as GPUs under tensor parallelism do.
+  // One GPU in each group exchanges data with seven others, as under tensor parallelism.
   const auto peak = [](std::int32_t ranks, std::int32_t parts) {
     StaticSpec spec = spec_of("deepseek-v2-lite", ranks, parts);
     spec.options.expert_parallel = ranks * parts;

@@ -18,7 +18,7 @@ namespace {
 using namespace test;  // NOLINT: test helpers
 
 constexpr std::int64_t kChunk = 2048;                              // vLLM's on an L4
-constexpr std::int64_t kRow = std::int64_t{2} * 32 * 8 * 128 * 2;  // bytes a token: 131,072
+constexpr std::int64_t kRow = std::int64_t{2} * 32 * 8 * 128 * 2;  // bytes per token: 131,072
 
 MethodSpec keeps_a_fifth() { return {"snapkv", {}, Budget{.fraction = 0.2}}; }
 
@@ -49,14 +49,14 @@ std::int64_t blocks_of(std::int64_t entries) { return (entries + 15) / 16; }
 TEST_CASE("what earlier chunks of a prompt wrote is in the pool until the last one") {
   const std::int64_t pool = run_static(spec_of(keeps_a_fifth(), 1, 100)).startup->kv_cache.count();
   const std::int64_t blocks = pool / (16 * kRow);
-  // The last chunk is compressed layer by layer; those before it have to fit.
+  // The last chunk is compressed layer by layer; the earlier chunks have to fit.
   const std::int64_t longest = (blocks * 16 / kChunk + 1) * kChunk;
   CHECK_FALSE(run_static(spec_of(keeps_a_fifth(), 1, longest)).oom);
   const StaticResult refused = run_static(spec_of(keeps_a_fifth(), 1, longest + 1));
   REQUIRE(refused.oom);
   CHECK(refused.oom->tokens == longest + 1);
   CHECK(refused.oom->requested.count() == (longest / 16) * 16 * kRow);
-  // The next prompt comes when the one before it is compressed.
+  // The next prompt starts after the previous one is compressed.
   const std::int64_t kept = blocks_of(8192 / 5 + 16);
   CHECK(cache_in_prefill(spec_of(keeps_a_fifth(), 1, 8192)) == (8192 - kChunk) * kRow);
   CHECK(cache_in_prefill(spec_of(keeps_a_fifth(), 4, 8192)) ==
@@ -66,7 +66,7 @@ TEST_CASE("what earlier chunks of a prompt wrote is in the pool until the last o
 TEST_CASE("prompts within one chunk are compressed layer by layer") {
   StaticSpec spec = spec_of(keeps_a_fifth(), 3, 1000);
   const std::int64_t kept = blocks_of(1000 / 5 + 16) * 16 * kRow;
-  CHECK(cache_in_prefill(spec) == 3 * kept);  // in two chunks, of which none cuts off a prompt
+  CHECK(cache_in_prefill(spec) == 3 * kept);  // in two chunks, neither of which splits a prompt
   spec.options.prefill_chunk = 3000;
   CHECK(cache_in_prefill(spec) == 3 * kept);
 }

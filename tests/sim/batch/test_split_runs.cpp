@@ -42,10 +42,10 @@ std::vector<std::int32_t> layers_each(const char* model, std::int32_t gpus) {
 
 TEST_CASE("device_map: layers of Llama-3.1-8B solved by hand") {
   // Layer 436,207,616 B, embedding and head 1,050,673,152 B each, all 16,059,990,016 B. Two GPUs:
-  // 8,029,995,008 + 1.25 layers = 8,575,254,528; the first keeps the head's bytes free and has the
+  // 8,029,995,008 + 1.25 layers = 8,575,254,528; the first reserves the head's bytes and has the
   // embedding: 6,473,908,224 B hold 14 layers.
   CHECK(layers_each("llama-3.1-8b", 2) == std::vector{14, 18});
-  // Four: 4,560,257,024 each, 10 layers; the first 2,458,910,720 for layers: 5.
+  // Four: 4,560,257,024 each, 10 layers; the first has 2,458,910,720 for layers: 5.
   CHECK(layers_each("llama-3.1-8b", 4) == std::vector{5, 10, 10, 7});
   CHECK(layers_each("llama-3.1-8b", 1) == std::vector{32});
   const auto ranges = device_map(find_llm("llama-3.1-8b"), {Dtype::kBf16, nullptr}, 4);
@@ -56,10 +56,10 @@ TEST_CASE("device_map: layers of Llama-3.1-8B solved by hand") {
 }
 
 TEST_CASE("device_map: GPUs that get no layer are left out") {
-  // A 64th of the weights and 1.25 layers are less than the embedding, which, and what follows it,
-  // only the last GPU takes.
+  // 1/64 of the weights and 1.25 layers are smaller than the embedding, so only the last GPU
+  // accepts it and all later modules.
   CHECK(layers_each("llama-3.1-8b", 64) == std::vector{32});
-  // GPT-2's embedding leaves its first of three GPUs no layer.
+  // With GPT-2's embedding, the first of three GPUs has no memory for a layer.
   CHECK(layers_each("gpt2", 3).size() == 2);
 }
 
@@ -94,16 +94,16 @@ TEST_CASE("split layers: time is one GPU's and the copies of hidden states, byte
       const StaticResult split = run_static(spec);
       REQUIRE_FALSE(split.oom);
       REQUIRE(split.gpus.size() == static_cast<std::size_t>(gpus));
-      // 600 GB/s of NVLink both ways; 4 sequences of 3,000 tokens of 4,096 values of 2 B.
+      // 600 GB/s of NVLink in both directions; 4 sequences of 3,000 tokens of 4,096 values of 2 B.
       const double row = 4.0 * 4096 * 2 / 300e9;
       const double call = spec.stack->collective_latency.count();
       CHECK(split.prefill_time->count() ==
             test::rel(one.prefill_time->count() + gpus * (3000 * row + call), 1e-9));
-      // The host launches a step of this model slower than the GPU computes it.
+      // For this model, launching a step on the host takes longer than computing it on the GPU.
       CHECK(*split.decode_time >= *one.decode_time);
       CHECK(split.decode_time->count() <=
             one.decode_time->count() + 20 * gpus * (row + call) + 1e-9);
-      // Without the CUDA contexts the parts held are those of one GPU.
+      // Without the CUDA contexts, the sum of the parts equals the memory held on one GPU.
       Bytes held;
       for (const GpuBytes& gpu : split.gpus) {
         held += gpu.held - spec.stack->context;

@@ -59,7 +59,7 @@ TEST_CASE("torch.cat loads 16-bit rows in vectors from PyTorch 2.8 on, others as
     CHECK(*after.prefill_time == *before.prefill_time);
     const double ratio = after.decode_time->count() / before.decode_time->count();
     if (dtype == Dtype::kBf16) {
-      // Only the copies are faster, by 1.39 / 0.84.
+      // Only the copies are faster, by a factor of 1.39 / 0.84.
       CHECK(ratio > 0.84 / 1.39);
       CHECK(ratio < 0.9);
     } else {
@@ -110,7 +110,7 @@ TEST_CASE("code that evicts by a mask keeps every entry and LESS maps them all a
   CHECK(gib(less.decode_peak) - gib(masks.decode_peak) ==
         doctest::Approx(2 * 4.0 * 32 * 2004 * 512 * 2 / kGiB).epsilon(0.1));
   CHECK(*less.decode_time > *masks.decode_time);
-  // 8 x 8192 tokens are 32 GiB of cache: one copy fits next to the weights, two copies and scratch
+  // 8 x 8192 tokens use 32 GiB of cache: one copy fits next to the weights, two copies and scratch
   // do not.
   CHECK_FALSE(run("hf-sdpa", "full", 8, 4096, 4096).oom);
   const StaticResult out = run("hf-masked", "less", 8, 4096, 4096);
@@ -127,7 +127,7 @@ TEST_CASE("a prefill in chunks holds one chunk's activations") {
     const StaticResult r = run_static(spec);
     CHECK(gib(r.prefill_peak) < last);
     last = gib(r.prefill_peak);
-    // Weights, cache and context stay: the rest is proportional to the chunk.
+    // Weights, cache and context are constant: the rest is proportional to the chunk.
     const double fixed = gib(r.peak_owners.at("weights")) + gib(r.peak_owners.at("kv_cache")) +
                          gib(r.peak_owners.at("context"));
     const double whole_rest = gib(whole.peak_owners.at("activations"));
@@ -169,7 +169,7 @@ TEST_CASE("a static cache that is attended whole costs its capacity and not its 
   spec.options.max_model_len = 65536;
   const StaticResult large = run_static(spec);
   CHECK(*small.decode_tok_s > 2 * *large.decode_tok_s);
-  // The boolean mask of the full length squared, one byte per pair.
+  // The boolean mask has the square of the full length, one byte per pair.
   CHECK(large.peak_owners.at("mask").count() == std::int64_t{65536} * 65536);
   CHECK(small.peak_owners.at("mask").count() == std::int64_t{16384} * 16384);
 }
@@ -223,7 +223,7 @@ TEST_CASE("the time per byte of cache: copies, expansion, occupancy, and none of
   const double flash = slope("llama-3.1-8b", "hf-flash", Dtype::kBf16, 64000, 128000);
   CHECK(flash > 4.0e-12);
   CHECK(flash < 4.9e-12);
-  // fp32 elements: half as many per byte to copy, but one sequence leaves processors idle (4.1).
+  // fp32 elements: half as many per byte, but one sequence leaves processors idle (4.1).
   const double wide = slope("llama-2-7b", "hf-sdpa", Dtype::kFp32, 10000, 20000);
   CHECK(wide > 3.2e-12);
   CHECK(wide < 4.6e-12);

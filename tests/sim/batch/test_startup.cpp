@@ -87,7 +87,7 @@ TEST_CASE("engines that load a vision encoder hold and profile it, unless it is 
   CHECK(both.kv_cache < text.kv_cache);
   // A 27B model of this family in vLLM 0.26 reports a peak of 2.22 GiB.
   CHECK(gib(both.vision_activation) == rel(2.22, 0.05));
-  // SGLang takes its pool without a profiling run; TensorRT-LLM has no encoder.
+  // SGLang allocates its pool without a profiling run; TensorRT-LLM has no encoder.
   CHECK(of("sglang", false).weights - of("sglang", true).weights == tower);
   CHECK(of("sglang", false).vision_activation == Bytes{});
   CHECK(of("trtllm", false).weights == of("trtllm", true).weights);
@@ -110,7 +110,7 @@ TEST_CASE("sampling of the profiling run takes what the version's sampler holds 
 }
 
 TEST_CASE("layers of several kinds share a pool: vLLM's groups, pools of other engines") {
-  // States bound how many sequences run: each takes a block.
+  // States limit the number of running sequences: each sequence uses a block.
   const EngineStartup hybrid = start({.model = "qwen3.5-27b",
                                       .options = {.max_model_len = 32768, .max_num_seqs = 64},
                                       .total = 94.97,
@@ -127,13 +127,13 @@ TEST_CASE("layers of several kinds share a pool: vLLM's groups, pools of other e
             "max_num_seqs of at most {}: the pool has so many blocks, and each sequence takes "
             "one for its state",
             hybrid.blocks));
-  // Windows take more where two steps are in flight (0.26), and nothing bounds the sequences.
+  // Windows use more memory if two steps are in flight (0.26), and the sequences are not limited.
   const Case gemma{.model = "gemma-3-12b", .options = {.max_model_len = 32768}};
   Case later = gemma;
   later.stack = "vllm@0.27";
   CHECK(start(later).groups->request_blocks > start(gemma).groups->request_blocks);
   CHECK(state_limit_text(start(gemma)).empty());
-  // Before 0.9.2 windows were one kind of blocks with the rest.
+  // Before 0.9.2, windows and full layers shared one kind of blocks.
   Case before = gemma;
   before.stack = "vllm@0.9";
   CHECK_FALSE(start(before).groups);
@@ -172,18 +172,18 @@ TEST_CASE("terms and capacity of a start move in the right direction") {
   CHECK(start({.options = {.max_num_seqs = 256}}).tokens > base.tokens);
   CHECK(start({.options = {.cuda_graphs = false}}).graphs == Bytes{});
   CHECK(start({.options = {.cuda_graphs = false}}).kv_cache == base.kv_cache);
-  // Two GPUs: half of the weights and of the cache's heads on each, so the number of tokens more
+  // Two GPUs: each has half of the weights and of the cache's heads, so the number of tokens more
   // than doubles.
   const EngineStartup two = start({.gpus = 2});
   CHECK(two.tokens > 2 * base.tokens);
   CHECK(gib(two.weights) == doctest::Approx(gib(base.weights) / 2).epsilon(0.001));
   CHECK(two.non_torch > base.non_torch);
-  // Nothing left: the shortage is named.
+  // No memory is left: the shortage is reported.
   const EngineStartup none = start({.model = "llama-3.1-70b"});
   CHECK(none.kv_cache == Bytes{});
   CHECK(none.missing > Bytes{});
   CHECK_FALSE(none.serves());
-  // A measured term replaces the model's, and the cache takes the difference.
+  // A measured term replaces the model's term, and the cache changes by the difference.
   const EngineStartup with_activation = start({.options = {.activation = from_gib(1)}});
   CHECK(with_activation.kv_cache - base.kv_cache == base.activation - with_activation.activation);
 }
@@ -207,7 +207,7 @@ TEST_CASE("vLLM since 0.20 leaves room for CUDA graphs within its fraction") {
   CHECK(at_factors(before, twice, find_stack("vllm@0.19"), {}).kv_cache == before.kv_cache);
 }
 
-// By hand: 100 GiB, of which weights take 40, the rest 10 and activations 8.
+// By hand: of 100 GiB, weights use 40, other memory 10 and activations 8.
 TEST_CASE("pools by the base of an engine's fraction, solved by hand") {
   const auto pool = [](FractionOf what) {
     return EngineStartup{.total = from_gib(100), .fraction = 0.8, .fraction_of = what};
@@ -220,7 +220,8 @@ TEST_CASE("pools by the base of an engine's fraction, solved by hand") {
   CHECK(left(FractionOf::kBeforeWeights, 40) == near(32));  // 0.8 x 90 - 40
   CHECK(left(FractionOf::kAfterWeights, 40) == near(40));   // 0.8 x 50
   CHECK(left(FractionOf::kFree, 40) == near(33.6));         // 0.8 x 42
-  // TensorRT-LLM counts its graphs before the pool: 0.8 x (42 - 2). The others capture them later.
+  // TensorRT-LLM counts its graphs before the pool: 0.8 x (42 - 2). Other engines capture them
+  // later.
   for (const auto& [what, one] : {std::pair{FractionOf::kFree, 32.0}, {FractionOf::kAll, 22.0}}) {
     EngineStartup captured = pool(what);
     captured.graphs = from_gib(2);
@@ -245,10 +246,10 @@ TEST_CASE("engines fill the memory they may use and a smaller GPU represents a l
     CHECK(s.starts());
     CHECK(s.demand_ratio() == 1);
     CHECK(s.limit() <= s.total);
-    // Memory that is held at one time is within the limit of a run.
+    // Memory that is held simultaneously is within the limit of a run.
     CHECK(s.weights + s.non_torch + s.activation + s.kv_cache <= s.limit());
-    // Uncertain terms are multiplied and weights are not. The pool is the remainder: on the GPU as
-    // it is, or on one that represents it.
+    // Uncertain terms are multiplied and weights are not. The pool is the remainder: on the real
+    // GPU, or on a smaller GPU that represents it.
     const TermFactors factors{.activation = 1.5, .non_torch = 2, .graphs = 3};
     const Stack& stack = find_stack(name);
     const EngineStartup worse = at_factors(s, factors, stack, {});
@@ -270,12 +271,12 @@ TEST_CASE("engines fill the memory they may use and a smaller GPU represents a l
     const StackOptions measured{
         .non_torch = s.non_torch, .activation = s.activation, .graphs = s.graphs};
     CHECK(at_factors(s, factors, stack, measured).kv_cache == s.kv_cache);
-    // A larger share never shrinks the pool, nor do larger weights grow it.
+    // A larger share never reduces the pool, and larger weights never increase it.
     CHECK(start({.options = {.memory_fraction = 0.95}, .stack = name}).tokens >
           start({.options = {.memory_fraction = 0.7}, .stack = name}).tokens);
     CHECK(start({.model = "llama-2-13b", .stack = name}).kv_cache < s.kv_cache);
   }
-  // A model that nearly fills the GPU leaves memory for fractions of free memory, and none for 0.9
+  // A model that nearly fills the GPU leaves memory for fractions of free memory, but none for 0.9
   // of all memory.
   const StackOptions fills{.weights = from_gib(72), .activation = from_gib(1)};
   CHECK(start({.options = fills}).kv_cache == Bytes{});
@@ -284,7 +285,7 @@ TEST_CASE("engines fill the memory they may use and a smaller GPU represents a l
 }
 
 TEST_CASE("a start without room for activations or a cache reports the shortage") {
-  // At 0.99 of free memory SGLang's weights and pool leave 0.8 GiB for activations.
+  // At 0.99 of free memory, SGLang's weights and pool leave 0.8 GiB for activations.
   const EngineStartup tight = start({.options = {.memory_fraction = 0.99}, .stack = "sglang"});
   CHECK(tight.missing == Bytes{});
   CHECK(tight.shortage() ==
@@ -292,7 +293,7 @@ TEST_CASE("a start without room for activations or a cache reports the shortage"
   CHECK(tight.shortage() > Bytes{});
   CHECK_FALSE(tight.starts());
   CHECK(tight.demand_ratio() > 1);
-  // 0.25 GiB of the card are outside of the fraction, and vLLM's graphs take 0.4: it starts only
+  // 0.25 GiB of the card are outside the fraction, and vLLM's graphs use 0.4 GiB: it starts only
   // without them.
   const StackOptions nearly{.memory_fraction = 0.99, .activation = from_gib(1)};
   StackOptions eager = nearly;
@@ -309,7 +310,8 @@ TEST_CASE("a start without room for activations or a cache reports the shortage"
     CHECK(large.missing > Bytes{});
     CHECK_FALSE(large.starts());
     CHECK(large.demand_ratio() > 1);
-    // If memory is increased by the demand ratio, an empty cache is possible.
+    // If memory is increased by the demand ratio, nothing is missing, although the cache may be
+    // empty.
     const double more = large.demand_ratio() * 1.0001 * gib(large.total);
     CHECK(start({.model = "llama-3.1-70b", .total = more, .stack = name}).missing == Bytes{});
     CHECK(start({.model = "llama-3.1-70b", .total = more * 0.999, .stack = name}).missing >
@@ -317,8 +319,8 @@ TEST_CASE("a start without room for activations or a cache reports the shortage"
   }
 }
 
-// Start-up logs of other engines that no constant was fitted to. Terms of each: published rows by
-// name.
+// Start-up logs of other engines that were not used to fit constants. Terms of each: published rows
+// by name.
 TEST_CASE("published starts: KV cache within 1 % of a log that states the terms") {
   struct Row {
     const char* id;
@@ -340,7 +342,7 @@ TEST_CASE("published starts: KV cache within 1 % of a log that states the terms"
     const EngineStartup s = start(row.wanted);
     INFO(row.id, ": ", gib(s.kv_cache), " against ", row.kv_gib, "; activation ",
          gib(s.activation));
-    // 1 % of the memory fraction's cache, or 0.07 GiB if the cache is a small remainder.
+    // 1 % of the cache within the memory fraction, or 0.07 GiB if the cache is a small remainder.
     CHECK(std::abs(gib(s.kv_cache) - row.kv_gib) < std::max(0.01 * row.kv_gib, 0.07));
   }
 }
@@ -398,7 +400,7 @@ TEST_CASE("the metric vllm:cache_config_info gives the pool and the memory fract
   CHECK(log.tokens == 83'488);
   CHECK(log.blocks == 5218);
   CHECK(*log.memory_fraction == test::rel(0.92, 1e-12));
-  // Logs without the label of tokens state only the blocks.
+  // Logs without the tokens label contain only the blocks.
   const auto at = metrics.find("kv_cache_size_tokens");
   const VllmLog blocks =
       read_vllm_log(metrics.substr(0, at) + metrics.substr(metrics.find("num_gpu_blocks")), "m");
@@ -481,7 +483,7 @@ TEST_CASE("the log of a failed start is refused and that of a successful restart
     return "";
   };
   CHECK(refusal(kV1).empty());
-  CHECK(refusal(kV1 + hint).empty());  // vLLM's advice at every start
+  CHECK(refusal(kV1 + hint).empty());  // advice that vLLM prints at every start
   CHECK(refusal(kV1 + oom).starts_with(
       "x.log:8: expected the log of a start that succeeded, got \"torch.OutOfMemoryError"));
   CHECK(refusal("Model loading took 30.1 GiB\nAvailable KV cache memory: -7.50 GiB\n")
@@ -510,11 +512,11 @@ TEST_CASE("the log of a failed start is refused and that of a successful restart
     INFO(failure);
     const std::string text = loaded + failure + "\n";
     CHECK(refusal(text).starts_with(expected + std::string{failure}.substr(0, 40)));
-    // The cause is named, not its consequence, and the next start counts.
+    // The cause is reported, not its consequence, and a later start takes precedence.
     CHECK(refusal(text + no_core) == refusal(text));
     CHECK(refusal(text + "vLLM API server version 0.9.1\n" + kV1).empty());
   }
-  // Capturing CUDA graphs may free some memory, and less than a GPU has. The engine started.
+  // Capturing CUDA graphs may free some memory, but less than a GPU has. The engine started.
   const std::string started = "init engine (profile, create kv cache, warmup model) took 9.1 s\n";
   for (const char* size : {"-99.45 GiB", "-101836.8 MiB"}) {
     const std::string graphs = fmt::format("Graph capturing finished in 4 secs, took {}", size);

@@ -1,4 +1,4 @@
-// Static runs compared with cases worked out by hand and with published ones.
+// Static runs compared with hand-solved cases and with published runs.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,8 @@ using namespace test;  // NOLINT: test helpers
 
 double gib(Bytes n) { return n / 1_GiB; }
 
-/// Llama-2-7B in fp32, 20,000 prompt tokens, 40,000 more: weights 25.10 GiB, cache 1 MiB a token.
+/// Llama-2-7B in fp32, 20,000 prompt and 40,000 output tokens: weights 25.10 GiB, cache 1
+/// MiB/token.
 struct Fp32Case {
   Llm llm = llama2_7b();
   Gpu gpu = a800();
@@ -39,7 +40,7 @@ TEST_CASE("full cache, fp32, 20K prompt: prefill fits, decode runs out near 54K 
   const Fp32Case c;
   const auto r = run_static(c.spec("hf-sdpa", std::make_shared<FullMethod>()));
   // 79.33 - 0.5 - 25.10 = 53.73 GiB = 55,020 tokens of 1 MiB. One layer's longer values are held
-  // next to the old ones: 1/64 of the cache, so 55,020 / (1 + 1/64) = 54,173 less a few
+  // next to the old ones: 1/64 of the cache, so 55,020 / (1 + 1/64) = 54,173 minus a few
   // activations.
   REQUIRE(r.oom);
   CHECK(r.oom->phase == "decode");
@@ -73,15 +74,16 @@ TEST_CASE("a bounded ring of 18,000 entries stays at 43 GiB") {
   CHECK(r.peak_phase == "prefill");
   CHECK(r.prefill_peak > r.decode_peak);
   CHECK(gib(r.decode_peak) == doctest::Approx(43.18 + 0.2747).epsilon(0.002));
-  // A matrix of all rows takes 51.2 GB, three 143 GiB; a quarter of the rows 35.8 GiB, which with
-  // 43.2 held and the layer's activations is too much for the last layers; a sixteenth fits.
+  // A matrix of all rows takes 51.2 GB, three matrices 143 GiB. A quarter of the rows takes 35.8
+  // GiB, which together with the 43.2 held and the layer's activations is too much in the last
+  // layers; a sixteenth fits.
   REQUIRE(r.notes.size() == 1);
   CHECK(r.notes[0].find("1250 query rows") != std::string::npos);
 }
 
 TEST_CASE("ZeroMerge with 18,000 entries: constant 43 GB as published") {
-  // Section 4.2 of the ZeroMerge paper: Llama-2-7B fp32, 20K to 54K tokens. Scores and counts come
-  // on top of the ring above: 8 B per entry and head, 1/128 of the cache.
+  // Section 4.2 of the ZeroMerge paper: Llama-2-7B fp32, 20K to 54K tokens. Scores and counts are
+  // added to the ring above: 8 B per entry and head, 1/128 of the cache.
   const Fp32Case c;
   const LayerShape shape{.n_heads = 32, .n_kv_heads = 32, .head_dim = 128};
   const auto method = make_method(
@@ -104,7 +106,7 @@ TEST_CASE("eager attention fails on the score matrix with and without the full c
     REQUIRE(r.oom);
     CHECK(r.oom->phase == "prefill");
     CHECK(r.oom->step == 0);
-    // The first matrix fits next to the weights, its fp32 softmax does not.
+    // The first matrix fits next to the weights, but its fp32 softmax does not.
     CHECK(r.oom->requested == Bytes{32LL * 20000 * 20000 * 4});
     CHECK(r.oom->what == "masked attention scores of layer 0");
     CHECK(r.oom->owners.at("scores") == Bytes{32LL * 20000 * 20000 * 4});
@@ -114,7 +116,7 @@ TEST_CASE("eager attention fails on the score matrix with and without the full c
   }
 }
 
-/// The same with shipped data: catalogue entries and presets instead of hand-made ones.
+/// The same with shipped data: catalogue entries and presets instead of made-up ones.
 StaticSpec shipped(const char* stack, const MethodSpec& method) {
   const LayerShape shape{.n_heads = 32, .n_kv_heads = 32, .head_dim = 128};
   return {.llm = &find_llm("llama-2-7b"),
@@ -203,8 +205,8 @@ TEST_CASE("prefill peak of Hugging Face: W + KV + S * dtype * (3 d_ff + 4 d)") {
 
 TEST_CASE("R-KV's full cache on an 80 GB card: batch 62 fits and 63 does not") {
   // DeepSeek-R1-Distill-Llama-8B, bf16, FlashAttention-2, 8094 tokens generated after a short math
-  // problem (100 tokens taken). At 62: weights 14.96 + cache 62 * 8194 * 128 KiB = 62.02 GiB, one
-  // layer's copy 0.97, context 0.5. Source: github.com/Zefan-Cai/R-KV, efficiency table.
+  // problem (assumed: 100 tokens). At 62: weights 14.96 + cache 62 * 8194 * 128 KiB = 62.02 GiB,
+  // one layer's copy 0.97, context 0.5. Source: github.com/Zefan-Cai/R-KV, efficiency table.
   const Llm llm = llama31_8b();
   const Gpu gpu = a800();
   for (const std::int64_t batch : {62, 63}) {
@@ -222,7 +224,7 @@ TEST_CASE("R-KV's full cache on an 80 GB card: batch 62 fits and 63 does not") {
   }
 }
 
-/// One line of a CSV file with quoted fields.
+/// Cells of one line of a CSV file with quoted fields.
 std::vector<std::string> cells(const std::string& line) {
   std::vector<std::string> out(1);
   bool quoted = false;
@@ -264,7 +266,7 @@ TEST_CASE("published peaks of kvpress on Llama-3.1-8B, 8K to 128K, ratios 0 to 0
                                .prompt_tokens = std::stoll(row[11]),
                                .output_tokens = std::stoll(row[12])});
     REQUIRE_FALSE(r.oom);
-    // The values are torch's allocated bytes: without the context.
+    // The values are torch's allocated bytes, which exclude the context.
     const double error = (gib(r.peak_hbm) - 0.5) / std::stod(row[14]) - 1;
     INFO(row[0], " prompt ", row[11], " ratio ", ratio, ": ", gib(r.peak_hbm) - 0.5, " against ",
          row[14]);

@@ -35,7 +35,7 @@ TEST_CASE("used + free == capacity and owners sum to used after any request") {
           live.push_back(got.value());
           CHECK(hbm.used() % block == Bytes{});
         } else {
-          // A refusal changes nothing and reports the state.
+          // A refused allocation does not change the state and reports it.
           CHECK(hbm.owners() == before);
           CHECK(hbm.used() == used);
           CHECK(got.error().owners == before);
@@ -62,7 +62,7 @@ TEST_CASE("blocks of 512 B by hand") {
   CHECK_FALSE(hbm.allocate("b", Bytes{600}).has_value());  // 1024
   CHECK(hbm.allocate("b", Bytes{512}).has_value());
   CHECK(hbm.used() == Bytes{1024});
-  CHECK(hbm.allocate("c", Bytes{}).has_value());  // zero bytes cost nothing
+  CHECK(hbm.allocate("c", Bytes{}).has_value());  // zero bytes use no memory
   CHECK(hbm.owners().size() == 2);
 }
 

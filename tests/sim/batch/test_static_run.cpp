@@ -1,4 +1,4 @@
-// Laws of static runs, and the run compared with a reference that allocates tensor by tensor.
+// Laws of static runs, and runs compared with a reference that allocates tensor by tensor.
 
 #include <algorithm>
 #include <cctype>
@@ -204,7 +204,7 @@ TEST_CASE("the run equals its reference tensor by tensor and runs out at the sam
       REQUIRE_FALSE(whole.oom);
       INFO(stack.name, " ", method->name());
       CHECK(whole.peak_hbm == reference_run(c.spec).peak);
-      // Memory decreases down to a size that is smaller than the weights.
+      // Memory is reduced to a size smaller than the weights.
       for (const double share : {0.9999, 0.999, 0.99, 0.97, 0.9, 0.8}) {
         c.gpu.hbm_usable =
             Bytes{static_cast<std::int64_t>(
@@ -343,7 +343,7 @@ TEST_CASE("a method with equal layers runs the same") {
 
 TEST_CASE("without output tokens a run ends after prefill with the state of a longer one then") {
   for (const Stack& stack : stacks()) {
-    if (is_preallocated(stack)) continue;  // room for the output is taken at the start
+    if (is_preallocated(stack)) continue;  // memory for the output is allocated at the start
     const Case none{stack, std::make_shared<FullMethod>(), 3, 200, 0};
     const Case some{stack, std::make_shared<FullMethod>(), 3, 200, 5};
     const StaticResult a = run_static(none.spec);
@@ -412,7 +412,7 @@ TEST_CASE("weights in the published format take the published bytes, in another 
   const Llm& llm = find_llm("gpt-oss-20b");
   Case c{find_stack("ideal"), std::make_shared<FullMethod>(), 1, 10, 1};
   c.spec.llm = &llm;
-  c.spec.weight_dtype = Dtype::kFp4;  // of the experts; the rest is bf16: see test_llm
+  c.spec.weight_dtype = Dtype::kFp4;  // for the experts; the rest is bf16: see test_llm
   CHECK(run_static(c.spec).peak_owners.at("weights") == Bytes{13'761'264'768});
   c.spec.weight_dtype = Dtype::kBf16;
   CHECK(run_static(c.spec).peak_owners.at("weights") == weight_bytes(llm, Dtype::kBf16));
@@ -438,7 +438,7 @@ double worked_out(const std::string& formula) {
   return sum + product;
 }
 
-/// Terms are complete, in words, and each formula gives its bytes.
+/// Checks that terms are complete and in words, and that each formula equals its bytes.
 void check_terms(const StaticResult& r) {
   Owners sums;
   Bytes sum;
@@ -612,7 +612,7 @@ TEST_CASE("compression after all layers peaks higher than layer by layer") {
     return run_static(c.spec).prefill_peak;
   };
   const Bytes difference = peak(PrefillPeak::kAllLayers) - peak(PrefillPeak::kPerLayer);
-  // At the last layer's feed-forward block all 64 hold 3,900 more entries of 256 B.
+  // At the last layer's feed-forward block, all 64 layers hold 3,900 more entries of 256 B.
   CHECK(difference.count() == 64LL * 3900 * 128 * 2);
 }
 
@@ -635,7 +635,7 @@ TEST_CASE("the timeline is thinned with first and last kept") {
   REQUIRE(cut.oom->phase == "decode");
   CHECK(cut.timeline.size() <= 5);
   CHECK(cut.timeline.back().step == cut.oom->step - 1);
-  // The failed step had grown some of the layers: at most one row of all four.
+  // Some layers had grown in the failed step: at most one row in all four.
   CHECK(cut.kv_bytes >= cut.timeline.back().kv);
   CHECK(cut.kv_bytes - cut.timeline.back().kv <= Bytes{4LL * 3 * 128 * 2});
 }
@@ -643,7 +643,7 @@ TEST_CASE("the timeline is thinned with first and last kept") {
 TEST_CASE("score chunks are quartered until they fit and the run reports it") {
   BoundedOptions options{.budget = 500, .needs = eager_sums_with_retry()};
   Case c{find_stack("hf-sdpa"), std::make_shared<BoundedMethod>(options), 1, 4000, 5};
-  // One matrix of all rows: 8 x 4000^2 x 2 B = 256 MB, three 768 MB.
+  // One matrix of all rows: 8 x 4000^2 x 2 B = 256 MB, three matrices 768 MB.
   c.gpu.hbm_usable = 512_MiB + 400_MiB;
   const StaticResult r = run_static(c.spec);
   REQUIRE_FALSE(r.oom);

@@ -1,4 +1,4 @@
-// The terms of a step's time: they sum to it, and the values of their formulas give their seconds.
+// The terms of a step's time: their sum is that time, and the formula of each equals its seconds.
 
 #include <algorithm>
 #include <bit>
@@ -25,7 +25,7 @@ namespace {
 using namespace test;  // NOLINT: test helpers
 
 /// The value of "2 layers x (6 launches x 4 us + max(1e3 FLOP / 312 TFLOP/s, 8,192 B / 2 TB/s))" in
-/// seconds: sums of products and quotients, without words other than units.
+/// seconds: sums of products and quotients, with no words except units.
 class Formula {
  public:
   explicit Formula(std::string_view text) : text_{text} {}
@@ -166,20 +166,20 @@ std::vector<std::shared_ptr<const Method>> methods_of(const Llm& llm, std::int64
       .d_model = llm.d_model};
   for (const MethodInfo& info : builtin_methods()) {
     MethodSpec spec{.name = info.name, .params = {}, .budget = std::nullopt};
-    // Protected entries are most of such a short prompt.
+    // In such a short prompt, most tokens are protected.
     if (takes_budget(info.name)) {
       const bool large = info.name == "duo-attention" || info.name.starts_with("pyramid-");
       spec.budget =
           Budget{.fraction = 0, .entries = large || info.name == "pyramidinfer" ? 450 : 200};
     }
-    // Formats with a rotation take head sizes that are powers of two.
+    // Formats with a rotation require head sizes that are powers of two.
     const bool rotates = info.axes.at("store") == "int4-rht" || info.axes.at("store") == "quarot" ||
                          info.axes.at("store") == "turboquant" ||
                          info.axes.at("store") == "ultraquant" ||
                          info.axes.at("store") == "kvarn" || info.axes.at("store") == "oscar" ||
                          info.axes.at("store") == "rotatekv";
     if (rotates && !std::has_single_bit(static_cast<std::uint32_t>(a.head_dim))) continue;
-    // vLLM cannot make the pages of windows and of TurboQuant equal.
+    // vLLM cannot equalise the page sizes of windows and of TurboQuant.
     const bool windows = llm.layers.front().attention.window > 0;
     if (windows && info.axes.at("store") == "turboquant") continue;
     const auto made = make_method(spec, prompt, site);
@@ -282,7 +282,7 @@ TEST_CASE("the explanation is of the run itself") {
   CHECK(steps() == std::vector<std::int64_t>{0, 1});
   spec.output_tokens = 4000;
   CHECK(steps() == std::vector<std::int64_t>{0, 1, 4000});
-  // Room for the prompt and 1,000 more tokens: the step after the last one that fitted fails.
+  // Memory for the prompt and 1,000 more tokens: the step after the last fitting one fails.
   gpu.hbm_usable = run_static(spec).peak_hbm - Bytes{3000LL * 512 * 1024};
   const StaticResult refused = run_static(spec, {.time_terms = true});
   REQUIRE(refused.oom);
@@ -308,7 +308,8 @@ TEST_CASE("terms by hand: Llama-2-7B, 100 tokens, one sequence on an A800") {
     REQUIRE_MESSAGE(found != terms.end(), what);
     return *found;
   };
-  // 4096 x 4096 x 2 B of weights, a row of 4096 in and one out: 33,570,816 B; 2 x 4096^2 FLOP.
+  // 4096 x 4096 x 2 B of weights, an input and an output row of 4096: 33,570,816 B; 2 x 4096^2
+  // FLOP.
   const TimeTerm query = term(1, "query projection of 32 layers");
   CHECK(query.formula ==
         "32 layers x (4 us + max(33,554,432 FLOP / (312 TFLOP/s x 0.68), 33,570,816 B / (2.039 "

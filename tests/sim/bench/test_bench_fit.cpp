@@ -1,4 +1,4 @@
-// What a benchmark says of a service's times: known times are found again.
+// Times of a service derived from a benchmark: known times are recovered.
 
 #include <cmath>
 #include <vector>
@@ -21,7 +21,7 @@ const ResidualClass kTtft = of("TTFT", 0.4), kTpot = of("TPOT", 0.2), kE2e = of(
                     kRate = of("throughput", 0.2);
 const BenchPrior kPrior{&kTtft, &kTpot, &kE2e, &kRate};
 
-/// A service without a queue: TTFT is a prompt and the front end, TPOT a step of `batch`.
+/// A service without a queue: TTFT is the prompt plus the front end, TPOT is a step of `batch`.
 std::vector<double> service(double batch, const TimeFactors& f) {
   const double ttft = 0.05 * f.prefill + 0.01 * f.front_end + f.request.count();
   const double tpot = (0.008 + 1e-5 * batch) * f.decode + batch * f.sequence.count();
@@ -67,7 +67,7 @@ TEST_CASE("a service that is as predicted stays so, and is known better") {
 }
 
 TEST_CASE("a posterior and not a free fit: it stays near what is believed of such services") {
-  // Ten times as slow as predicted, where such services are within a factor of 1.4.
+  // Ten times slower than predicted, while such services are within a factor of 1.4.
   const TimeFactors real = TimeFactors::all(10);
   const BenchFit fit = fit_bench({load(1, real)}, kPrior, 1);
   CHECK(fit.calibration.times.decode > 1.2);

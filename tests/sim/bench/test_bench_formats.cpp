@@ -1,4 +1,4 @@
-// Results of benchmark clients: what each tool's file says, and how a wrong one is refused.
+// Results of benchmark clients: the content of each tool's file, and the refusal of invalid files.
 
 #include <string>
 #include <string_view>
@@ -137,7 +137,7 @@ TEST_CASE("how requests come: gaps by burstiness, or as a trace says") {
   const BenchRun trace = flat(R"("request_rate": "trace", "max_concurrency": 8)");
   CHECK_FALSE(trace.states_load);
   CHECK_FALSE(trace.users);
-  // A byte order mark, as some editors write it.
+  // A byte order mark, as written by some editors.
   CHECK(parse("\xEF\xBB\xBF" + std::string{kVllm}).size() == 1);
   for (const char* wrong : {R"("burstiness": 0)", R"("burstiness": "high")"}) {
     CHECK_THROWS_AS((void)flat(R"("request_rate": 4, )" + std::string{wrong}), InputError);
@@ -205,7 +205,7 @@ TEST_CASE("a wrong file is refused by place, with what was expected and what the
   CHECK(says(with(kVllm, "\"inf\"", "\"fast\""), "/request_rate"));
   CHECK(says(with(kVllm, "41.5", "-41.5"), "/mean_ttft_ms"));
   CHECK(says(with(kVllm, "\"completed\"", "\"done\""), "vllm bench serve"));
-  CHECK(says(with(kVllm, "\"errors\": [\"\", \"\"]}", ""), "b.json"));  // cut short
+  CHECK(says(with(kVllm, "\"errors\": [\"\", \"\"]}", ""), "b.json"));  // truncated
   CHECK(says(with(kSglang, "\"duration\": 30.1", "\"duration\": }"), "b.json"));
   CHECK(says(with(kAiperf, "\"us\"", "\"hours\""), "/inter_token_latency/unit"));
   CHECK(says(with(kGuidellm, "\"constant\"", "\"surge\""), "/benchmarks/0/config/strategy/type_"));
@@ -227,7 +227,7 @@ TEST_CASE("a wrong file is refused by place, with what was expected and what the
   CHECK(says(with(R"({"completed": 1, "duration": 1, "mean_ttft_ms": 0})", "\"mean_ttft_ms\"",
                   "\"median_ttft_ms\""),
              "got only zeros"));
-  // A record names its line.
+  // The message contains the record's line.
   CHECK(says(complaint(record(1, 50) + record(2, 60), "\"value\": 60", "\"value\": \"slow\""),
              "b.json:2"));
 }
@@ -252,7 +252,7 @@ TEST_CASE("a duration that is none is refused in each format") {
       std::string to = std::string{format.key} + std::string{value};
       if (format.key.find("avg") != std::string_view::npos) to += "}";
       if (!replaces) {
-        // Before another key of its object, or after it.
+        // Inserted before another key of its object, or after it.
         const bool ends_object = format.from.ends_with('}');
         to = ends_object ? std::string{format.from} + ", " + to
                          : to + ", " + std::string{format.from};

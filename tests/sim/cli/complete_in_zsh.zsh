@@ -8,7 +8,7 @@ type_in() { zpty -w inner "$1"; }
 type_in "PROMPT= RPROMPT= COLUMNS=2000 LISTMAX=0"
 type_in "fpath=(${(q)1} \$fpath); autoload -Uz compinit; compinit -D -u"
 type_in "bindkey '^I' complete-word; zstyle ':completion:*' list-prompt ''"
-# Queries (-O, -A, -D) are no offers.
+# Queries (-O, -A, -D) are not offers.
 type_in 'compadd () {
   if [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]]; then builtin compadd "$@"; return $?; fi
   local -a offered

@@ -10,7 +10,7 @@ cd "$scratch" || exit 1
 mkdir results && echo '{}' > results.json
 failures=0
 
-offers() { # LINE: what is offered where the tab key is pressed, a word a line
+offers() { # LINE: prints the words offered when the tab key is pressed, one per line
   case $shell in
     zsh) timeout 60 zsh -f "$here/complete_in_zsh.zsh" "$scratch" "$1" ;;
     fish) fish --no-config -c "source $scratch/_kvsim; complete -C'$1'" | cut -f 1 ;;
@@ -26,7 +26,7 @@ expect() { # LINE WORD…: all of these are offered
     failures=$((failures + 1))
   done
 }
-refuse() { # LINE WORD…: none of these is
+refuse() { # LINE WORD…: none of these is offered
   local line=$1 offered word
   shift
   offered=$(offers "$line")

@@ -44,7 +44,7 @@ template <class Prepare>
 Outcome run_prepared(const std::vector<std::string>& arguments, const std::filesystem::path& folder,
                      Stdout where, const Prepare& prepare) {
   std::filesystem::create_directories(folder);
-  // ctest runs cases in parallel: files are named after the process.
+  // ctest runs cases in parallel: file names contain the process id.
   const std::string mine = std::to_string(::getpid());
   const auto out = folder / ("stdout." + mine);
   const auto err = folder / ("stderr." + mine);
@@ -86,7 +86,7 @@ Outcome interrupt_kvsim(const std::vector<std::string>& arguments,
   const auto streams = folder.parent_path() / (folder.filename().string() + ".streams");
   std::filesystem::create_directories(streams);
   const auto under_way = [&] {
-    std::error_code status;  // folders appear and vanish meanwhile
+    std::error_code status;  // folders may appear and disappear meanwhile
     std::filesystem::recursive_directory_iterator at{folder, status};
     for (; !status && at != decltype(at){}; at.increment(status)) {
       if (at->path().filename().string().find(".partial-") != std::string::npos) return true;

@@ -24,12 +24,12 @@ enum class Stdout { kCaptured, kClosed, kFull, kGone };
 [[nodiscard]] Outcome run_kvsim(const Words& arguments, const std::filesystem::path& folder,
                                 Stdout where = Stdout::kCaptured);
 
-/// Like the first, but no file may grow past `file_bytes` (`ulimit -f`).
+/// Like run_kvsim, but limits each file to `file_bytes` (`ulimit -f`).
 [[nodiscard]] Outcome run_kvsim_up_to(std::int64_t file_bytes, const Words& arguments,
                                       const std::filesystem::path& folder);
 
-/// Like the first, but sends `signal` as soon as a name that contains ".partial-" exists in
-/// `folder`. Returns early if the program ends before. Outcome::out is left empty.
+/// Like run_kvsim, but sends `signal` as soon as a name that contains ".partial-" exists in
+/// `folder`. Returns early if the program ends before that. Outcome::out is left empty.
 [[nodiscard]] Outcome interrupt_kvsim(const Words& arguments, const std::filesystem::path& folder,
                                       int signal);
 

@@ -78,7 +78,7 @@ TEST_CASE("compare RESULT BENCH: measured values next to the point of their load
   }
   CHECK(times == 1);
   CHECK(has(run_kvsim({"compare", "r", "b.json"}, folder).out, "+25.0"));
-  // Of several load points those without a point are named; none at all is an error.
+  // Load points without a matching point are listed; if none has one, it is an error.
   write(folder / "both.json", bench(4, 40, 7) + "\n" + bench(9, 40, 7) + "\n");
   const Outcome both = run_kvsim({"compare", "r", "both.json"}, folder);
   CHECK(both.status == 0);
@@ -94,7 +94,7 @@ TEST_CASE("compare RESULT BENCH: measured values next to the point of their load
   const Outcome wrong = run_kvsim({"compare", "st", "b.json"}, folder);
   CHECK(wrong.status == 2);
   CHECK(has(wrong.err, "expected the result of a service, which a benchmark measures"));
-  // The file at fault is named, whatever the first result is.
+  // The file at fault is named, regardless of the first result.
   write(folder / "no.json", "{}");
   write(folder / "text.json", "no JSON");
   for (const std::string first : {"r", "st"}) {
@@ -117,7 +117,7 @@ TEST_CASE("compare RESULT BENCH: measured values next to the point of their load
   CHECK_MESSAGE(has(partly.out, "b3.json: 97 of 100 requests failed"), partly.out);
 }
 
-/// The question of explore_compare.
+/// The query of explore_compare.
 std::string pair_of(const std::string& result, const std::string& measured) {
   return json{{"result", result}, {"bench", measured}}.dump();
 }
@@ -142,7 +142,7 @@ TEST_CASE("explorer: a benchmark next to a prediction is the document of kvsim c
         R"({"model": "llama-2-7b", "gpu": "H100-80GB-SXM", "stack": "vllm", "figures": false,
             "prompt_tokens": 100, "output_tokens": 10})");
   REQUIRE(run_kvsim({"run", "static.json", "-q", "-o", "st"}, folder).status == 0);
-  // In files of these names the command line names the explorer's places.
+  // With these file names, the command line's messages contain the explorer's places.
   const auto command_line = [&](const std::string& predicted, const std::string& measured) {
     write(folder / "result", predicted);
     write(folder / "benchmark", measured);
@@ -187,7 +187,7 @@ TEST_CASE("explorer: a benchmark next to a prediction is the document of kvsim c
 TEST_CASE("calibrate --from-bench: errors and widths shrink, and a scenario takes the file") {
   const fs::path folder = fresh("calibrate_bench");
   write(folder / "s.json", kService);
-  // As predicted, with decoding a tenth slower and 20 ms more to the first token.
+  // As predicted, but decoding is 10 % slower and the first token takes 20 ms longer.
   const json before =
       document_of(run_kvsim({"run", "s.json", "--json", "-q", "-o", "r"}, folder)).at("points")[0];
   const double tpot = 1.1e3 * before.at("tpot_s").at("mean").get<double>();
@@ -239,7 +239,7 @@ TEST_CASE(
   };
   const json plain = fitted("b.json", "plain.json");
   CHECK(fitted("b.json", "scaled.json").at("runs") == plain.at("runs"));
-  // A limit that holds requests up makes a closed loop; one that does not is left out.
+  // A limit that delays requests makes a closed loop; a limit without effect is omitted.
   json both = json::parse(bench(4, 40, 7));
   both["max_concurrency"] = 8;
   both["request_throughput"] = 3.9;
@@ -252,13 +252,13 @@ TEST_CASE(
   const json held = fitted("held.json", "plain.json");
   CHECK(held.at("runs")[0].at("load") == "8 users");
   CHECK(has(held.at("notes").dump(), "simulated as 8 users"));
-  // Requests of a file.
+  // Requests from a file.
   write(folder / "r.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n0,500,50\n1,500,50\n");
   json file = json::parse(kService);
   file["requests"] = {{"file", "r.csv"}};
   write(folder / "file.json", file.dump());
   CHECK(fitted("b.json", "file.json").at("runs").size() == 1);
-  // E2E alone says nothing of TTFT by itself: its interval stays as it was.
+  // E2E without TTFT does not determine TTFT: its interval is unchanged.
   write(folder / "e2e.json", R"({"request_rate": 4, "duration": 10, "completed": 40,
       "mean_e2el_ms": 400})");
   const json of_e2e = fitted("e2e.json", "plain.json").at("overrides").at("bench");

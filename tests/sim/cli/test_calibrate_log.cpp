@@ -1,4 +1,4 @@
-// `kvsim calibrate --from-log` with logs that state the pool but not all of its terms.
+// `kvsim calibrate --from-log` with logs that contain the pool but not all of its terms.
 
 #include <cmath>
 #include <filesystem>
@@ -26,7 +26,7 @@ using test::write;
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-/// A V1 log at level INFO. Tokens of 0: without that line.
+/// A V1 log at level INFO. If `tokens` is 0, the line with the tokens is omitted.
 std::string info_log(double weights, double pool, std::int64_t tokens) {
   std::string log = fmt::format(
       "INFO [gpu_model_runner.py:2653] Model loading took {:.2f} GiB and 3.1 seconds\n"
@@ -65,7 +65,7 @@ CalibrateRun calibrate(const fs::path& folder, const std::string& log,
   return {json::parse(outcome.out), outcome.err};
 }
 
-/// The message if nothing is written.
+/// Returns the message of a refusal that writes no file.
 std::string refusal(const fs::path& folder, const std::string& log,
                     const std::string& scenario_text) {
   write(folder / "v.log", log);
@@ -91,14 +91,14 @@ TEST_CASE("calibrate: a log with the pool but not its terms predicts that pool")
   };
   const std::vector<Row> rows{
       {h100_log(), scenario(), 50.10, 410432},
-      // The pool in tokens only, as in V1 before 0.9: 410,432 x 131,072 B.
+      // Only the pool in tokens, as in V1 before 0.9: 410,432 x 131,072 B.
       {"INFO Model loading took 14.99 GiB\nINFO GPU KV cache size: 410,432 tokens\n", scenario(),
        50.1016, 410432},
       // The fraction among the arguments that V1 prints.
       {"INFO non-default args: {'model': 'm', 'gpu_memory_utilization': 0.95}\n" +
            info_log(14.99, 54.06, 442864),
        scenario(), 54.06, 442864},
-      // Half of each on two GPUs.
+      // Half of the weights and of the cache on each of two GPUs.
       {info_log(7.51, 56.90, 932256), scenario(R"(, "gpu_count": 2)"), 56.90, 932256},
   };
   for (const Row& row : rows) {
@@ -110,7 +110,7 @@ TEST_CASE("calibrate: a log with the pool but not its terms predicts that pool")
     CHECK(apart(gib(after, "kv_cache_bytes"), row.pool) < 0.01);
     CHECK(after.at("tokens") == row.tokens);
     CHECK(result.document.at("predicted").at("tokens") != row.tokens);
-    // It states, also in the file, that the term is not a measurement.
+    // The message and the file both state that the term is not a measurement.
     REQUIRE(result.document.at("notes").size() == 1);
     CHECK(has(result.document.at("notes").at(0), "activation peak: derived, not measured: "));
     CHECK(text_of(folder / "o.json").starts_with("// activation peak: derived, not measured: "));
@@ -124,7 +124,8 @@ TEST_CASE("calibrate: a log with the pool but not its terms predicts that pool")
 
 TEST_CASE("calibrate: the rest is assigned to the term that the log does not state") {
   const fs::path folder = fresh("calibrate-left");
-  // Activations stated: 0.9 x 79.19 (from the scenario) - 14.99 - 4.74 - 51.00 is non-torch.
+  // With the activations in the log: 0.9 x 79.19 (from the scenario) - 14.99 - 4.74 - 51.00 is
+  // non-torch.
   const std::string activation =
       "DEBUG model weights take 14.99GiB; PyTorch activation peak memory takes 4.74GiB; the rest "
       "of "
@@ -136,7 +137,7 @@ TEST_CASE("calibrate: the rest is assigned to the term that the log does not sta
   CHECK(apart(gib(after, "non_torch_bytes"),
               0.9 * gib(after, "total_bytes") - 14.99 - 4.74 - 51.00) < 1e-6);
   CHECK(has(result.document.at("notes").at(0), "non-torch: derived, not measured"));
-  // All stated except the GPU: (14.99 + 0.13 + 4.76 + 51.38) / 0.9 = 79.178.
+  // With all terms except the GPU's size: (14.99 + 0.13 + 4.76 + 51.38) / 0.9 = 79.178.
   const std::string debug =
       "DEBUG Initial free memory: 78.60 GiB; Requested memory: 0.90 (util), 71.26 GiB\n"
       "DEBUG Total non KV cache memory: 19.88GiB; torch peak memory increase: 4.76GiB; non-torch "
@@ -148,7 +149,8 @@ TEST_CASE("calibrate: the rest is assigned to the term that the log does not sta
   CHECK(all.document.at("warnings").empty());
   CHECK(has(refusal(folder, debug, scenario("", "H200-141GB-SXM")),
             "the memory of the GPU is 79.18 GiB"));
-  // Nothing to derive: the terms stay, and their difference to the log's pool is reported.
+  // No term to derive: the terms are unchanged, and their difference from the log's pool is
+  // reported.
   const std::string whole =
       "total_gpu_memory (79.19GiB) x gpu_memory_utilization (0.90) = 71.27GiB\n"
       "model weights take 14.99GiB; non_torch_memory takes 0.13GiB; PyTorch activation peak memory "
@@ -169,17 +171,17 @@ TEST_CASE("calibrate: a log of another start than the scenario's is reported wit
   CHECK(has(smaller, "v.json is not the log's"));
   CHECK(has(refusal(folder, h100_log(), scenario("", "A100-40GB-SXM")),
             "a KV cache of 50.10 GiB in a GPU of 39.39 GiB"));
-  // A pool of a smaller GPU leaves a peak of 40 GiB, but 5 are predicted.
+  // The pool of a smaller GPU implies a peak of 40 GiB, but 5 are predicted.
   CHECK(has(refusal(folder, info_log(14.99, 15.80, 0), scenario()), "activation peak is 40.3"));
-  // Another fraction.
+  // A different fraction.
   CHECK(has(refusal(folder, h100_log(), scenario(R"(, "engine": {"memory_fraction": 0.7})")),
             "activation peak is -9.7"));
   const CalibrateRun fraction = calibrate(folder, info_log(14.99, 54.06, 442864), scenario());
   CHECK(has(fraction.err, "activation peak comes out as 2.09 GiB, predicted 4.74 GiB"));
   CHECK(has(text_of(folder / "o.json"), "comes out as 2.09 GiB"));
-  // More tokens than a pool that is larger than the GPU.
+  // Tokens that imply a pool larger than the GPU.
   CHECK(has(refusal(folder, "GPU KV cache size: 4,104,320 tokens\n", scenario()), "501.02 GiB"));
-  // Another engine's fraction leaves other terms.
+  // The fraction of another engine implies other terms.
   CHECK(has(refusal(folder, h100_log(), scenario("", "H100-80GB-SXM", "sglang")),
             "v.json: /stack: expected one whose memory fraction is of all memory"));
 }
@@ -194,7 +196,7 @@ TEST_CASE("calibrate: tokens and bytes of the pool must be of the scenario's cac
   const CalibrateRun fits = calibrate(folder, fp8, scenario(R"(, "kv_dtype": "fp8")"));
   CHECK(fits.err.empty());
   CHECK(fits.document.at("with_overrides").at("tokens") == 820864);
-  // A pool that differs by one rounding is accepted; one that differs by two is not.
+  // A pool that differs by one rounding is accepted; a pool that differs by two is refused.
   CHECK(calibrate(folder, info_log(14.99, 50.11, 410432), scenario()).err.empty());
   CHECK(has(calibrate(folder, info_log(14.99, 50.12, 410432), scenario()).err, "50.12 GiB"));
   CHECK(has(calibrate(folder, info_log(14.99, 50.08, 410432), scenario()).err, "50.08 GiB"));

@@ -43,7 +43,7 @@ constexpr std::string_view kTiny = R"({"model": "llama-2-7b", "gpu": "A100-80GB-
   "dtype": "fp16", "prompt_tokens": 100, "output_tokens": 10,
   "method": ["full", {"name": "streaming-llm", "budget": 0.5}]})";
 
-/// Bad input: exit 2, nothing on stdout, one line on stderr. Returns that line without the
+/// Invalid input: exit 2, no output on stdout, one line on stderr. Returns that line without the
 /// program's name.
 std::string complaint(const Words& words, const fs::path& folder) {
   const Outcome outcome = run_kvsim(words, folder);
@@ -77,7 +77,7 @@ TEST_CASE("calibrate: a start-up log becomes a scenario's engine") {
       json_of({"calibrate", "--from-log", "v.log", "v.json", "-o", "o.json", "--json"}, folder);
   CHECK(calibrated.at("schema") == "kvsim.calibrate-log/1");
   const json& after = calibrated.at("with_overrides");
-  // 4.76 GiB = 5,111,011,082 B, to the nearest.
+  // 4.76 GiB = 5,111,011,082 B, rounded to the nearest byte.
   CHECK(after.at("activation_bytes") == 5111011082);
   CHECK(after.at("usable_bytes").get<std::int64_t>() ==
         after.at("weights_bytes").get<std::int64_t>() +
@@ -117,7 +117,7 @@ TEST_CASE("version and help") {
     const Outcome help = run_kvsim(requested, folder);
     CHECK(help.status == 0);
     CHECK(has(help.out, "examples:"));
-    CHECK_FALSE(has(help.out, "\n:\n"));  // every heading has words
+    CHECK_FALSE(has(help.out, "\n:\n"));  // every heading has text
     Words dashed = command;
     dashed.emplace_back("--help");
     CHECK(run_kvsim(dashed, folder).out == help.out);
@@ -463,7 +463,7 @@ TEST_CASE("replay: methods that can run do and the others state the reason") {
     }
     if (method.at("name") == "oracle-step") CHECK(method.at("oracle_mass_gap") == 0.0);
   }
-  // If requested by name it is an error.
+  // If the method is requested by name, it is an error.
   CHECK(has(complaint({"replay", "--trace", kSample, "--method", "streaming-llm", "--budget", "2"},
                       folder),
             "leaves no window"));
@@ -501,7 +501,7 @@ TEST_CASE("replay: several traces are aggregated by method and budget") {
     REQUIRE(errors.size() == 2);
     const double mean = (errors[0] + errors[1]) / 2;
     CHECK(row.at("rel_error").at("mean").get<double>() == test::rel(mean));
-    // Of two values the deviation is |a - b| / sqrt(2), and t is 12.706 over sqrt(2).
+    // For two values, the deviation is |a - b| / sqrt(2), and t is 12.706 over sqrt(2).
     const double half = 12.706 * std::abs(errors[0] - errors[1]) / 2;
     CHECK(row.at("rel_error").at("ci95_high").get<double>() == test::rel(mean + half));
   }
@@ -589,7 +589,8 @@ TEST_CASE("sweep: every combination in the requested order, each equal to its si
   }
   CHECK(sweep.at("points").at(8).at("method").at("name") == "full");
   CHECK(sweep.at("points").at(8).at("values").at("alpha").is_null());
-  // The best is no worse than any other of its budget and bytes; the full cache is no candidate.
+  // The best point is at least as good as all others of its budget and bytes; the full cache is
+  // excluded.
   for (const json& best : sweep.at("best")) {
     const std::string metric = best.at("metric");
     const double sign = metric == "cosine_mean" || metric == "retained_mass_mean" ? -1 : 1;
@@ -777,7 +778,7 @@ TEST_CASE("show reads a user's configuration") {
   CHECK(json_of({"show", "model", "own-model", "--json"}, folder) == shown);
   write(folder / "broken.json", R"({"model_type": "llama"})");
   CHECK(has(complaint({"show", "model", "broken.json"}, folder), "broken.json: "));
-  // Quantised as published: the weights have the published size, the cache is not quantised.
+  // Quantised as published: the weights have the published size, and the cache is not quantised.
   const json quantised = json_of({"show", "model", "gpt-oss-20b", "--json"}, folder).at("entry");
   CHECK(quantised.at("published_dtype") == "fp4");
   CHECK(quantised.at("published_weight_bytes") == 13'761'264'768);
@@ -860,7 +861,7 @@ TEST_CASE("an interrupted program removes unfinished output and names the signal
   CHECK(names_in(folder) == Words{"many.json"});
 }
 
-/// Creates a folder NAME.WORD-PID as left behind by a killed kvsim; returns its path.
+/// Creates a folder NAME.WORD-PID like one left behind by a killed kvsim; returns its path.
 fs::path cache_after_step(const fs::path& target, const char* word) {
   const pid_t gone = ::fork();
   if (gone == 0) {
@@ -884,7 +885,8 @@ TEST_CASE("leftovers of a killed program are removed by the next one that writes
   (void)cache_after_step(folder / "t.safetensors", "partial");
   const fs::path elsewhere = cache_after_step(folder / "out2", "partial");
   const std::string dead = left.substr(left.rfind('-') + 1);
-  // Files without a mark are the user's, whatever their name; leftovers of another target stay too.
+  // Files without a mark belong to the user, regardless of name; leftovers of another target also
+  // stay.
   const Words others{"out.partial-" + dead + "-2", "out.partial-" + dead + "x",
                      elsewhere.filename().string()};
   for (const std::string& other : others) fs::create_directories(folder / other);
@@ -895,7 +897,7 @@ TEST_CASE("leftovers of a killed program are removed by the next one that writes
   std::sort(expected.begin(), expected.end());
   CHECK(names_in(folder) == expected);
 
-  // Killed between two renames: the older results get their name back.
+  // Killed between two renames: the older results are renamed back.
   const fs::path old = cache_after_step(folder / "out", "old");
   fs::rename(old / kOwnerMark, folder / "out" / kOwnerMark);
   fs::remove_all(old);

@@ -1,5 +1,5 @@
-// kvsim explain: terms that sum to their metric, and messages for metrics without terms. Through
-// the program, like a user.
+// kvsim explain: terms that sum to their metric, and messages for metrics without terms. The tests
+// run the program like a user.
 
 #include <algorithm>
 #include <cstdint>
@@ -95,7 +95,7 @@ TEST_CASE("explain: points by number or label, and a reason for metrics without 
             "2 points: --point takes a number from 0 to 1, got 2"));
   CHECK(has(complaint({"explain", "out", "kv_byte", "--point", "0"}, folder),
             "did you mean \"kv_bytes\"?"));
-  // The second runs out of memory in prefill.
+  // The second point runs out of memory in prefill.
   CHECK(has(complaint({"explain", "out", "prefill_s", "--point", "1"}, folder),
             "memory runs out in prefill"));
   CHECK(has(complaint({"explain", "out", "throughput_tok_s", "--point", "1"}, folder),
@@ -155,7 +155,7 @@ TEST_CASE("explain: entries that a replay's methods hold and the reason") {
       }
       CHECK(sum == rel(method.at(key).get<double>()).epsilon(1e-9));
     }
-    // Every head's entries, one by one, are those that it holds.
+    // The listed entries of every head are the entries that it holds.
     std::int64_t listed = 0;
     for (const json& layer : method.at("layers")) {
       std::int64_t of_layer = 0;
@@ -169,7 +169,7 @@ TEST_CASE("explain: entries that a replay's methods hold and the reason") {
         const json kept = json::parse(one.out);
         CHECK(kept.at("value") == head.at("entries_final"));
         of_layer += kept.at("value").get<std::int64_t>();
-        break;  // one head per layer: each is a start of the program
+        break;  // one head per layer, since each starts the program
       }
       listed += of_layer;
     }
@@ -187,7 +187,8 @@ TEST_CASE("explain: entries that a replay's methods hold and the reason") {
     }
     return out;
   };
-  // The full cache holds all; StreamingLLM its sinks (4 per head) and the last; H2O heavy hitters.
+  // The full cache holds all entries; StreamingLLM its sinks (4 per head) and the newest; H2O heavy
+  // hitters.
   CHECK(roles(0).size() == 1);
   CHECK(roles(0).contains("whole"));
   const std::int64_t heads = static_cast<std::int64_t>(methods.at(1).at("per_head").size());
@@ -214,7 +215,7 @@ TEST_CASE("explain: entries that a replay's methods hold and the reason") {
   CHECK(has(complaint({"explain", "out", "kept", "-p", "0"}, folder), "replay -o"));
 }
 
-/// The widest line in characters; lines are UTF-8.
+/// Width of the widest line in characters; lines are UTF-8.
 std::size_t widest_line(const std::string& text) {
   std::size_t widest = 0, now = 0;
   for (const char c : text) {
@@ -289,7 +290,7 @@ TEST_CASE("explain: a plan's answer is every byte of its run and the next size f
         CHECK(widest_line(text.out) <= 80);
         CHECK(has(text.out, "usable_hbm_bytes"));
       }
-      // With a single answer the best need not be named.
+      // With a single answer, the best may be omitted.
       CHECK(explain(folder, question).at("point") == answer.at("best"));
     }
     CHECK(has(complaint({"explain", "out", "highest_rate"}, folder),
@@ -345,7 +346,7 @@ TEST_CASE("explain: the rate of a plan's service and the bound closest to its li
   const json& candidate = plan.at("answers").at(0).at("candidates").at(0);
   const json out = explain(folder, "highest_rate");
   CHECK(out.at("value").get<double>() == rel(candidate.at("answer").get<double>()));
-  // One step of the search more.
+  // One more step of the search.
   CHECK(candidate.at("next").get<double>() == rel(1.2 * candidate.at("answer").get<double>()));
   REQUIRE(candidate.at("bounds").size() == 2);  // no bound on whole requests
   double max = 0;
@@ -397,8 +398,8 @@ TEST_CASE("explain: other documents and changed ones are refused with their plac
 }
 
 TEST_CASE("explain: the tokens of a pool name the groups of layers that share it") {
-  // Gemma-3-1B: 22 layers with a window of 512 and 4 that see all; groups of 4, of which two
-  // of the windows have three layers.
+  // Gemma-3-1B: 22 layers with a window of 512 and 4 with full attention; groups of 4, of which two
+  // window groups have three layers.
   const fs::path folder = fresh("groups");
   run(folder, R"({"kind": "serve", "model": "gemma-3-1b", "gpu": "L4",
                   "stack": {"name": "vllm", "version": "0.25"}, "dtype": "bf16",

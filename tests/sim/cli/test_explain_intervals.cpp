@@ -1,5 +1,5 @@
-// One interval per metric: the result, its tables, its page, its figures and `kvsim explain` give
-// the same two ends. `explain` accepts the names that tables use for a metric.
+// One interval per metric: the result, its tables, its page, its figures and `kvsim explain`
+// contain the same two ends. `explain` accepts the metric names that tables use.
 
 #include <cstdlib>
 #include <filesystem>
@@ -105,7 +105,7 @@ void check_explained(const Run& run, const std::map<std::string, std::string>& o
     INFO(name);
     const json& low = run.point.at(name + "_low");
     const json& high = run.point.at(name + "_high");
-    if (run.page.contains(name + "_low")) {  // the page omits what it does not show
+    if (run.page.contains(name + "_low")) {  // the page omits values that it does not show
       ++on_page;
       CHECK(run.page.at(name + "_low") == low);
       CHECK(run.page.at(name + "_high") == high);
@@ -123,7 +123,7 @@ TEST_CASE("a static batch has one interval per metric in every output") {
   const Run run = run_of("one_interval_batch", kBatch);
   check_explained(run, {{"oom_tokens", "oom"}}, {});
   const json& p = run.point;
-  // Steps: of prefill, the first and the last decode step.
+  // Steps: the prefill step, the first and the last decode step.
   const json& prefill = p.at("time_terms").at(0);
   CHECK(prefill.at("step_s_low") == p.at("prefill_s_low"));
   CHECK(prefill.at("step_s_high") == p.at("prefill_s_high"));
@@ -135,7 +135,7 @@ TEST_CASE("a static batch has one interval per metric in every output") {
   CHECK(last.at("step_s_high") > last.at("step_s"));
 
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  constexpr double kDigits = 0.05;  // tables print two digits or more
+  constexpr double kDigits = 0.05;  // tables print at least two digits
   const auto ranges = ranges_of(run.text);
   REQUIRE(ranges.size() >= 3);
   const auto same = [&](const std::pair<double, double>& said, double low, double high) {
@@ -153,7 +153,7 @@ TEST_CASE("a service has one interval per metric in every output") {
   const Run run = run_of("one_interval_service", kService);
   check_explained(run, {{"kv_pool_bytes", "kv_cache_bytes"}}, {"busy"});
   const json& p = run.point;
-  // Iterations are scaled by the factors that the run was repeated with.
+  // Iterations are scaled with the factors of the repeated runs.
   const json& mean = p.at("mean_iteration");
   const double step = mean.at("step_s").get<double>();
   const json& ends = p.at("intervals");
@@ -169,7 +169,7 @@ TEST_CASE("a service has one interval per metric in every output") {
   const auto ranges = ranges_of(run.text);
   REQUIRE(ranges.size() >= 4);
   const auto same = [&](const std::pair<double, double>& said, const char* key, double unit) {
-    constexpr double kDigits = 0.05;  // tables print two digits or more
+    constexpr double kDigits = 0.05;  // tables print at least two digits
     CHECK(said.first ==
           rel(unit * p.at(std::string{key} + "_low").at("p50").get<double>(), kDigits));
     CHECK(said.second ==
@@ -199,7 +199,7 @@ TEST_CASE("figures and comparisons give the intervals of the result") {
     const json lines = json::parse(std::ifstream{file.path()}).at("lines");
     REQUIRE(lines.size() == a.size());
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      // The cache grows, or does not shrink: the peak is at the last step.
+      // The cache grows or stays constant: the peak is at the last step.
       REQUIRE(a[i].at("peak_phase") == "decode");
       CHECK(lines[i].at("points").back().at(1) == a[i].at("peak_hbm_bytes"));
       CHECK(lines[i].at("band").back().at(1) == a[i].at("peak_hbm_bytes_low"));
@@ -234,7 +234,7 @@ TEST_CASE("figures and comparisons give the intervals of the result") {
   }
 }
 
-/// Names of columns: of every line of `text` that begins with one of `firsts`.
+/// Column names of every line of `text` that begins with one of `firsts`.
 std::set<std::string> columns_of(const std::string& text, const std::vector<std::string>& firsts) {
   std::set<std::string> out;
   std::istringstream lines{text};

@@ -1,4 +1,4 @@
-// kvsim explain of a service: its memory, times, rates and bounds. Through the program, like a
+// kvsim explain of a service: its memory, times, rates and bounds. The tests run the program like a
 // user.
 
 #include <cstdio>
@@ -68,7 +68,7 @@ TEST_CASE("explain: memory reserved by static batches, also in summary and timel
   const json point = json::parse(std::ifstream{folder / "out/result.json"}).at("points").at(0);
   CHECK(out.at("value") == point.at("reserved_hbm_bytes"));
 
-  // The last column of the timeline rises to it, and each sample is a counter of the trace.
+  // The last column of the timeline reaches it, and each sample is a counter of the trace.
   std::ifstream csv{folder / "out/timeline.csv"};
   std::string line;
   REQUIRE(std::getline(csv, line));
@@ -92,7 +92,7 @@ TEST_CASE("explain: memory reserved by static batches, also in summary and timel
 
   const Outcome shown = run_kvsim({"run", "s.json", "--no-figures", "--verbose"}, folder);
   CHECK(has(shown.out, "reserved at most"));
-  // Without the simulation there are no such metrics.
+  // Without the simulation, these metrics do not exist.
   write(folder / "s.json", std::string{scenario}.replace(scenario.find("simulate"), 8, "analytic"));
   CHECK_FALSE(has(run_kvsim({"run", "s.json", "-o", "plain", "--no-figures", "-v"}, folder).out,
                   "reserved at most"));
@@ -108,7 +108,7 @@ json bound_of(const std::string& name, const std::string& more) {
                   more + "}");
   const json out = explain(folder, "bound");
   const json point = json::parse(std::ifstream{folder / "out/result.json"}).at("points").at(0);
-  // Phases sum to the makespan, and are those of the result.
+  // Phases sum to the makespan and equal those of the result.
   double sum = 0;
   for (const json& term : out.at("terms")) sum += term.at("value").get<double>();
   CHECK(sum == rel(point.at("makespan_s").get<double>()).epsilon(1e-8));
@@ -117,7 +117,7 @@ json bound_of(const std::string& name, const std::string& more) {
   CHECK(phases == rel(1.0).epsilon(1e-9));
   CHECK(point.at("phases").at("idle").get<double>() ==
         doctest::Approx(1 - point.at("busy").get<double>()));
-  // The limiting resource is marked, and no other.
+  // Only the limiting resource is marked.
   REQUIRE(out.at("tables").size() == 3);
   int binding = 0;
   for (const json& row : out.at("tables").at(0).at("rows")) {
@@ -125,7 +125,7 @@ json bound_of(const std::string& name, const std::string& more) {
     if (!row.at("share").is_null()) CHECK(row.at("share").get<double>() <= 1 + 1e-9);
   }
   CHECK(binding == 1);
-  // The families of a mean iteration, complete.
+  // All families of a mean iteration.
   CHECK(shares_of(out.at("tables").at(1)) == rel(1.0).epsilon(1e-9));
   const Outcome text = run_kvsim({"explain", "out", "bound"}, folder);
   CHECK(has(text.out, "sensitivity: "));
@@ -220,7 +220,7 @@ TEST_CASE("explain: a service's rates, goodput and utilization are parts of its 
   CHECK(shares_of(use.at("tables").at(0)) == rel(1.0).epsilon(1e-9));
   const json good = explain(folder, "goodput");
   CHECK(sum_of_terms(good) == rel(point.at("request_s").get<double>()).epsilon(1e-9));
-  // Statements of percentiles about a bound hold for the requests themselves.
+  // Statements about percentiles and a bound are valid for the individual requests.
   const json& bounds = good.at("tables").at(0);
   REQUIRE(bounds.at("rows").size() == 2);
   CHECK(has(row_of(bounds, "tpot_s").at("text").get<std::string>(), ": at most 1 % of 200"));
@@ -238,7 +238,7 @@ TEST_CASE("explain: a service's rates, goodput and utilization are parts of its 
   CHECK(std::sscanf(text.c_str() + ends, "more than %lf %% and at most %lf", &min, &max) >= 1);
   CHECK(100.0 * missed / all > min);
   CHECK(100.0 * missed / all <= max);
-  // A rate that is not the completed work over the makespan.
+  // A rate that differs from the completed work over the makespan.
   json changed = json::parse(std::ifstream{folder / "out/result.json"});
   changed.at("points").at(0).at("output_tok_s") = 1.0;
   write(folder / "changed.json", changed.dump());
@@ -286,10 +286,10 @@ TEST_CASE("explain: the bound of a service, its phases, resources and sensitivit
   const json small =
       bound_of("small", R"(, "memory": {"hbm": "24 GiB"}, "engine": {"max_model_len": 2048})");
   CHECK(small.at("point").at("bound") == "kv_capacity");
-  // If the cache is the limit, its improvement is listed first.
+  // If the cache is the limit, the improvement of the cache is listed first.
   const json& first = small.at("explained").at("tables").at(2).at("rows").at(0);
   CHECK(has(first.at("text").get<std::string>(), "more cache"));
-  // A budget of 16 tokens is always spent while prompts wait; four sequences do not fill 8,192.
+  // A budget of 16 tokens is always used up while prompts wait; four sequences do not fill 8,192.
   const json tight =
       bound_of("tight", R"(, "scheduler": {"name": "vllm-v1", "max_num_batched_tokens": 16})");
   CHECK(tight.at("point").at("resources").at("tokens_full") > 0.9);

@@ -1,4 +1,4 @@
-// The explorer's functions: equal to the command line, and requests that they refuse.
+// The explorer's functions: equal to the command line, and refused requests.
 
 #include <filesystem>
 #include <string>
@@ -51,7 +51,7 @@ TEST_CASE("explorer: a point of the explorer's curve is the run of that length")
       const ordered_json one = at(reach.at("points").at(i).at("curve"), 8192 + 64);
       REQUIRE(one.at("fits") == point.at("oom").is_null());
       if (!one.at("fits")) {
-        // A run ends when memory runs out, the curve goes on.
+        // A run ends when memory runs out, but the curve continues.
         CHECK(one.at("peak_hbm_bytes") >= point.at("peak_hbm_bytes"));
         CHECK(one.at("prefill_s").is_null());
         continue;
@@ -96,7 +96,7 @@ TEST_CASE("explorer: the longest context ends at the model's positions if memory
 
 TEST_CASE("a full cache takes more the longer it is, and only runs that fit have speeds") {
   ordered_json requested = small("hf-sdpa");
-  requested["method"] = "full";  // others score in smaller chunks if memory runs short
+  requested["method"] = "full";  // other methods score in smaller chunks if memory is short
   const ordered_json reach = explore_reach(requested.dump());
   for (const ordered_json& point : reach.at("points")) {
     double before = 0;
@@ -159,7 +159,7 @@ TEST_CASE("explorer: the catalogue offers the values that scenarios accept") {
     INFO(kind);
     CHECK(catalogue.at(kind).size() > 5);
   }
-  // Each stack and each method's defaults, as the page sends them.
+  // The defaults of each stack and each method, as the page sends them.
   ordered_json requested = small("ideal");
   requested["method"] = "full";
   for (const ordered_json& stack : catalogue.at("stacks")) {
@@ -186,7 +186,7 @@ TEST_CASE("explorer: a build with the core writes one page that fetches nothing"
   }
   const std::string page = explorer_page();
   CHECK(page.find("{{") == std::string::npos);
-  // No tag loads anything. Within scripts "src=" is the chart library's word for its drawings.
+  // No tag loads a resource. In scripts, "src=" is part of the chart library's drawing code.
   std::string tags = page;
   for (std::size_t at = 0; (at = tags.find("<script", at)) != std::string::npos;) {
     const std::size_t body = tags.find('>', at) + 1;
@@ -195,7 +195,7 @@ TEST_CASE("explorer: a build with the core writes one page that fetches nothing"
     tags.erase(body, end - body);
     at = body;
   }
-  CHECK(tags.size() < page.size() / 10);  // scripts are most of it
+  CHECK(tags.size() < page.size() / 10);  // most of it is scripts
   CHECK(tags.find("src=") == std::string::npos);
   CHECK(tags.find("<link") == std::string::npos);
   CHECK(page.find("Content-Security-Policy") != std::string::npos);

@@ -1,4 +1,5 @@
-// A full disk, and a limit on file sizes: a clear line, no partial output, earlier output stays.
+// A full disk, and a limit on file sizes: a clear message, no partial output, earlier output is
+// kept.
 
 #include <algorithm>
 #include <cstdint>
@@ -61,7 +62,7 @@ std::int64_t largest(const std::map<std::string, std::string>& files) {
   return static_cast<std::int64_t>(max);
 }
 
-/// Commands of the cases below.
+/// Creates the inputs for the commands of the cases below.
 fs::path with_inputs(std::string_view name) {
   const fs::path folder = fresh(name);
   write(folder / "s.json",
@@ -180,7 +181,7 @@ TEST_CASE("a sweep stopped by a full disk keeps its points and resumes when ther
   REQUIRE(run_kvsim(to("whole", false), folder).status == 0);
   const auto whole = files_of(folder / "whole");
   const std::string& points = whole.at("points.jsonl");
-  // Within the fifth point's line, and just short of the whole file.
+  // In the line of the fifth point, and just below the size of the whole file.
   const std::size_t lines = [&] {
     std::size_t at = 0;
     for (int i = 0; i < 5; ++i) at = points.find('\n', at) + 1;
@@ -204,8 +205,8 @@ TEST_CASE("a sweep stopped by a full disk keeps its points and resumes when ther
   }
 }
 
-/// Runs `work` in a child that has `folder` as a separate disk of `bytes`. Its result is returned
-/// through `report`, outside; nullopt if the system permits no such disk.
+/// Runs `work` in a child process in which `folder` is a separate disk of `bytes`. The result is
+/// returned through `report`, outside the disk; nullopt if the system does not permit such a disk.
 std::optional<std::string> on_small_disk(const fs::path& folder, std::int64_t bytes,
                                          const fs::path& report,
                                          const std::function<std::string()>& work) {
@@ -215,7 +216,7 @@ std::optional<std::string> on_small_disk(const fs::path& folder, std::int64_t by
     const std::string size = fmt::format("size={},mode=0755", bytes);
     const bool own = ::geteuid() == 0 ? ::unshare(CLONE_NEWNS) == 0
                                       : ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
-    // Without the second the disk would be visible outside.
+    // Without the private mount, the disk would be visible outside.
     if (!own || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         ::mount("tmpfs", folder.c_str(), "tmpfs", 0, size.c_str()) != 0) {
       ::_exit(kNotPermitted);
@@ -251,7 +252,7 @@ TEST_CASE("a full disk leaves the earlier result and no part of the failed one")
     const auto earlier = files_of(folder / "disk/out");
     const std::int64_t whole = free_bytes();
     expect(whole > kDisk / 4, "the earlier result took the disk");
-    // From no space to slightly too little, in steps; with figures, which another program writes.
+    // From no space to slightly too little, in steps; with figures, which gnuplot writes.
     int full = 0;
     for (const std::int64_t left : {0, 8, 24, 64, 160, 400}) {
       const std::string at = fmt::format("{} KiB left: ", left);

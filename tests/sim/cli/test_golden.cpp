@@ -1,6 +1,7 @@
-// Golden files: the shipped scenarios and the shipped trace give the same numbers as before.
-// Changes are listed in CHANGELOG under "Results"; tests/golden/README.md says how to regenerate.
-// Laws would catch errors in each: test_static_run, test_static_anchors, test_replay.
+// Golden files: the shipped scenarios and the shipped trace produce the same numbers as before.
+// Changes are listed in CHANGELOG under "Results"; tests/golden/README.md describes how to
+// regenerate. Errors in each would violate laws in test_static_run, test_static_anchors and
+// test_replay.
 
 #include <cmath>
 #include <filesystem>
@@ -17,9 +18,9 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Bytes, steps and tokens are exact. Times and errors are sums of thousands of roundings that
-/// depend on the compiler: nine digits of a time; five digits, or 1e-6, of an error, which is
-/// measured in fp32.
+/// Bytes, steps and tokens are exact. Times and errors are sums with thousands of roundings that
+/// depend on the compiler: nine digits are compared for times; five digits, or 1e-6, for errors,
+/// which are computed in fp32.
 void check_same(const ordered_json& got, const ordered_json& want, const std::string& place) {
   INFO(place);
   REQUIRE(got.type_name() == std::string{want.type_name()});
@@ -44,7 +45,7 @@ void check_same(const ordered_json& got, const ordered_json& want, const std::st
   }
 }
 
-/// The keys of each item of `list` that a golden file keeps.
+/// The keys of each item of `list` that are stored in a golden file.
 ordered_json pick(const ordered_json& list, const std::vector<std::string>& keys) {
   ordered_json out = ordered_json::array();
   for (const ordered_json& item : list) {
@@ -95,7 +96,7 @@ TEST_CASE("the shipped services give what they gave") {
 }
 
 TEST_CASE("the shipped trace gives what it gave") {
-  // Named, so that a new method in the catalogue changes nothing here.
+  // Named explicitly, so that a new method in the catalogue does not change the result.
   const ordered_json result = run(
       {"replay", "--trace", "traces/samples/books-treasure-512.safetensors", "--method",
        "full,streaming-llm,h2o,zeromerge,zeromerge-paper", "--budget", "0.1,0.2,0.5", "--json"});

@@ -1,5 +1,5 @@
-// Inputs that are not regular files, never end or claim too much: exit 2, one bounded line, nothing
-// written.
+// Inputs that are not regular files, never end or claim excessive sizes: exit 2, one bounded line,
+// no output file.
 
 #include <algorithm>
 #include <chrono>
@@ -163,7 +163,7 @@ TEST_CASE("files of one endless line, of deep nesting and of broken text are ref
 TEST_CASE("files that extend a common file several times are read once each") {
   const fs::path folder = fresh("extends-twice");
   write(folder / "0.json", kStatic);
-  constexpr int kLevels = 15;  // 2^15 reads took minutes
+  constexpr int kLevels = 15;  // 2^15 reads once took minutes
   for (int i = 1; i <= kLevels; ++i) {
     write(folder / fmt::format("{}.json", i),
           fmt::format(R"({{"extends": ["{0}.json", "./{0}.json"]}})", i - 1));
@@ -247,7 +247,7 @@ TEST_CASE("too few timings to fit are an error and not an empty folder") {
   CHECK(has(refused, "t.csv: expected at least 16 rows"));
   CHECK(has(refused, "5 of 16 rows"));
   CHECK_FALSE(fs::exists(folder / "c"));
-  // Rows that no fit takes are named by their reason.
+  // Rows that no fit accepts are reported with their reason.
   write(folder / "gpu.csv", "gpu,source,dtype,m,n,k,time_us\nA4000,x,bf16,1,4096,4096,4\n");
   CHECK(has(complaint({"calibrate", "--measured", "gpu.csv", "-o", "c"}, folder),
             "got none; left out: GPU A4000 (1 row)"));
@@ -289,7 +289,7 @@ TEST_CASE("a results folder is replaced behind a link to it") {
   REQUIRE(run("200", "other").status == 0);
   CHECK(json::parse(text_of(folder / "real/result.json")).at("points") ==
         json::parse(text_of(folder / "other/result.json")).at("points"));
-  // A folder with files of others is refused behind a link, too.
+  // A folder with other files is also refused behind a link.
   fs::create_directories(folder / "foreign");
   write(folder / "foreign/precious", "mine");
   fs::create_directory_symlink("foreign", folder / "foreign-link");
@@ -321,7 +321,7 @@ TEST_CASE("times that the clock does not hold are refused with their point") {
           prompts + "}");
   refused(R"("requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" + prompts +
           R"(}, "cluster": {"prefill_replicas": 1, "link": "1 B/s"})");
-  // The run is within the clock's range; its interval, which repeats it slower, is not.
+  // The run is within the clock's range, but its interval, a slower repetition, is not.
   refused(R"("engine": {"front_end_latency": "9000000 s"},
              "requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" +
           prompts + "}");

@@ -1,4 +1,5 @@
-// Ctrl-C during a run, a plan, a replay: finished parts are written completely, the rest is named.
+// Ctrl-C during a run, a plan, a replay: finished parts are written completely, missing parts are
+// listed.
 
 #include <chrono>
 #include <cstdio>
@@ -59,8 +60,8 @@ Outcome interrupted(const fs::path& folder, const Words& words, std::chrono::mil
           .err = text_of(folder / "err")};
 }
 
-/// Interrupts the command earlier or later until it leaves an incomplete `file` and says what is
-/// `missing`. The case fails if there is no such time between the first part and the last.
+/// Interrupts the command earlier or later until it leaves an incomplete `file` and its message
+/// contains `missing`. The case fails if there is no such time between the first part and the last.
 std::optional<Outcome> cut_in_the_middle(const fs::path& folder, const Words& words,
                                          const std::string& file,
                                          const std::string& missing = " missing") {
@@ -91,7 +92,8 @@ std::optional<Outcome> cut_in_the_middle(const fs::path& folder, const Words& wo
 
 TEST_CASE("an interrupt keeps finished points and names the missing ones") {
   const fs::path folder = fresh("interrupt");
-  // Some 20,000 points of many steps: more than a second's work, so that the interrupt hits it.
+  // About 20,000 points of many steps: more than a second of work, so that the interrupt occurs
+  // within it.
   std::string batches = "1";
   for (int i = 2; i <= 200; ++i) batches += "," + std::to_string(i);
   write(folder / "s.json",
@@ -134,7 +136,7 @@ TEST_CASE("an interrupted replay of a scenario keeps its points and says that it
 
 TEST_CASE("an interrupted plan keeps finished answers and says how many are missing") {
   const fs::path folder = fresh("interrupt_plan");
-  // Eight candidates of some tenths of a second each.
+  // Eight candidates that take several tenths of a second each.
   write(folder / "s.json", R"({"kind": "serve", "model": "llama-3.1-8b",
     "gpu": ["A100-80GB-SXM", "H100-80GB-SXM", "A40", "L40"], "stack": "vllm", "figures": false,
     "method": ["full", {"name": "snapkv", "budget": 0.2}], "slo": {"ttft": "2 s"},
@@ -160,8 +162,8 @@ TEST_CASE("an interrupted plan keeps finished answers and says how many are miss
   CHECK(fs::exists(folder / "r/plan.csv"));
 }
 
-/// small.safetensors, which ends at once, and large.safetensors, which takes long enough to be
-/// interrupted.
+/// Writes small.safetensors, which finishes immediately, and large.safetensors, which takes long
+/// enough to be interrupted.
 void write_traces(const fs::path& folder) {
   const auto trace = [&](const std::string& name, const std::string& layers,
                          const std::string& tokens) {
@@ -196,7 +198,7 @@ TEST_CASE("an interrupted replay keeps finished traces and names the missing one
   CHECK(has(cut->err, "1 of 2 traces is missing; all of them: kvsim replay -t small"));
   CHECK_FALSE(fs::exists(folder / "r/large"));
   CHECK_FALSE(fs::exists(folder / "r/aggregate"));
-  // The output is that of an undisturbed run of it.
+  // The output equals that of an uninterrupted run over it.
   REQUIRE(
       run_kvsim({"replay", "-t", "small.safetensors", "--method", "full,h2o,snapkv,streaming-llm",
                  "-b", "0.2", "-o", "alone", "--no-figures", "-q"},
@@ -222,7 +224,7 @@ TEST_CASE("an interrupted sweep of replays keeps the finished traces") {
   CHECK(result.at("points").size() == 3);
   REQUIRE(result.at("notes").size() >= 1);
   CHECK(result.at("notes").front() == "interrupted: 1 of 2 traces are missing, from large on");
-  // Except for that note it is the output of an undisturbed sweep.
+  // Except for that note, it equals the output of an uninterrupted sweep.
   Words alone{"sweep", "-t", "small.safetensors", "-o", "alone", "-q"};
   alone.insert(alone.end(), tail.begin(), tail.end());
   REQUIRE(run_kvsim(alone, folder).status == 0);
@@ -232,7 +234,8 @@ TEST_CASE("an interrupted sweep of replays keeps the finished traces") {
 
 TEST_CASE("an interrupted validation or calibration leaves nothing and repeats the command") {
   const fs::path folder = fresh("interrupt_validate");
-  // So many rows that the interrupt, sent as soon as the folder exists, hits them.
+  // Enough rows that the interrupt, sent as soon as the folder exists, occurs while they are
+  // written.
   std::string published =
       "id,source,gpu,gpu_count,model,dtype,kv_dtype,framework,method,method_params,batch,"
       "prompt_len,output_len,metric,value,unit,note\n";

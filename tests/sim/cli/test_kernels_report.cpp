@@ -65,7 +65,7 @@ TEST_CASE("kernels of a GPU: times, predictions, counters and skipped cases in 8
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
     INFO(text.substr(begin, end - begin));
-    CHECK(end - begin <= 84);  // numbers are never cut
+    CHECK(end - begin <= 84);  // numbers are never truncated
     begin = end + 1;
   }
 }
@@ -100,7 +100,7 @@ TEST_CASE("kernels of a GPU: a profiler's launches become the bytes of their cas
 
 TEST_CASE("kernels of a GPU: the figure has each kernel's largest case above its prediction") {
   const auto figures = kernels_figures(made_up());
-  REQUIRE(figures.size() == 2);  // errors and rates; a GPU counts no payload
+  REQUIRE(figures.size() == 2);  // errors and rates; there is no payload counter on a GPU
   CHECK(figures[1].name == "kernel_rates");
   const fs::path folder = test::scratch_folder() / "figures";
   fs::create_directories(folder);

@@ -1,5 +1,5 @@
 // Scenarios as options, in the style of vLLM and AIConfigurator: a service in one line, other
-// spellings, names in any case, messages that name the typed option.
+// spellings, names in any case, messages that contain the typed option.
 
 #include <algorithm>
 #include <filesystem>
@@ -39,11 +39,11 @@ Words operator+(Words first, const Words& second) {
 }
 
 const Words kSmall{"--model", "llama-3.1-8b", "--gpu", "h100"};
-/// A service whose plan takes about a second.
+/// Arguments for a service whose plan takes about a second.
 const Words kService = kSmall + Words{"--rate", "4",  "--isl",      "500", "--osl",  "50",
                                       "--ttft", "2s", "--requests", "200", "--tpot", "50ms"};
 
-/// `text` with every run of blanks and line ends as one blank.
+/// Returns `text` with every run of blanks and line ends replaced by one blank.
 std::string one_line(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -54,7 +54,7 @@ std::string one_line(const std::string& text) {
   return out;
 }
 
-/// The scenario that the options of `kvsim plan` make.
+/// The scenario created from the options of `kvsim plan`.
 json scenario_of(const Words& options, const fs::path& folder,
                  const std::string& command = "plan") {
   const Outcome outcome = run_kvsim(Words{command} + options + Words{"--print-scenario"}, folder);
@@ -62,7 +62,7 @@ json scenario_of(const Words& options, const fs::path& folder,
   return json::parse(outcome.out);
 }
 
-/// The message that refuses a command line, without "kvsim: " and the line's end.
+/// The message of a refused command line, without "kvsim: " and the line's end.
 std::string refusal(const Words& words, const fs::path& folder) {
   const Outcome outcome = run_kvsim(words, folder);
   INFO(fmt::format("{}", fmt::join(words, " ")));
@@ -106,7 +106,7 @@ TEST_CASE("the number of GPUs for 5 requests per second and its cost is one line
             "--gpu: \"h100\" is taken as H100-80GB-SXM; the catalogue also has "
             "H100-80GB-PCIe, H100-NVL"));
   CHECK(fs::is_empty(folder));  // no folder without -o
-  // `kvsim run` with an option of plans gives the same answer.
+  // `kvsim run` with an option of plans prints the same answer.
   const Outcome by_run = run_kvsim(Words{"run"} + line, folder);
   CHECK(by_run.out == answered.out);
 }
@@ -170,8 +170,8 @@ TEST_CASE("the printed scenario gives results that are equal to the byte") {
     const Outcome by_options =
         run_kvsim(Words{command} + options + output + Words{"by-options"}, folder);
     CHECK_MESSAGE(by_options.status == 0, by_options.err);
-    CHECK(by_options.err.empty());  // -q: no notes either
-    // The name of a result is that of the file: the one from the options.
+    CHECK(by_options.err.empty());  // -q: also no notes
+    // The name of a result is that of the file, here the default name for options.
     const bool plans = command == "plan";
     const fs::path main_file = folder / "by-options" / (plans ? "plan.json" : "result.json");
     const json result = json::parse(text_of(main_file));
@@ -226,12 +226,12 @@ TEST_CASE("lengths are numbers, ranges, lists and distributions") {
   const json batch = scenario_of(kSmall + Words{"--isl", "2K,4K", "--osl", "10"}, folder);
   CHECK(batch.at("prompt_tokens") == json::parse("[2048, 4096]"));
   CHECK_FALSE(batch.contains("kind"));
-  // Defaults are stated.
+  // Assumed defaults are printed.
   const Outcome assumed = run_kvsim(
       Words{"plan"} + kSmall + Words{"--rate", "1", "--ttft", "1s", "--print-scenario"}, folder);
   CHECK(has(assumed.err, "assumed: --isl 8192"));
   CHECK(has(assumed.err, "assumed: --osl 512"));
-  // A prompt that is not given fits next to the output.
+  // Without --isl, the prompt length fits together with the output.
   const Outcome shorter = run_kvsim(
       Words{"plan"} + kSmall + Words{"--max-model-len", "4096", "--print-scenario"}, folder);
   CHECK(has(shorter.err, "assumed: --isl 3584, as --max-model-len 4096 allows"));
@@ -358,7 +358,7 @@ TEST_CASE("max-model-len ends the longest context") {
   CHECK(longest.at("answer") == 16384);
   CHECK(longest.at("predicted") == 16384);
   CHECK(longest.at("runs_out").at("constraint") == "max_model_len");
-  // 8,192 + 512 tokens exceed 8,192; a prompt that is not given is shorter.
+  // 8,192 + 512 tokens exceed 8,192; without --isl, the prompt is shorter.
   CHECK(run_kvsim(Words{"plan"} + kSmall + Words{"--max-model-len", "8K"}, folder).status == 0);
   const Outcome none = run_kvsim(
       Words{"plan"} + kSmall + Words{"--max-model-len", "8K", "--isl", "8K", "--json"}, folder);
@@ -375,11 +375,11 @@ TEST_CASE("names may be typed in any case, with other separators") {
   CHECK(scenario_of({"--model", "Llama_3.1 8B", "--gpu", "h100_80gb sxm", "--method",
                      "SnapKV,Streaming_LLM", "--stack", "HF_SDPA"},
                     folder) == plain);
-  // A stack keeps its version.
+  // The version of a stack is preserved.
   CHECK(scenario_of(kSmall + Words{"--stack", "VLLM@0.19"}, folder).at("stack") == "vllm@0.19");
   CHECK(
       refusal(Words{"plan"} + kSmall + Words{"--stack", "vllm@"}, folder).starts_with("--stack: "));
-  // In a file as well; its result has the catalogue's names, and the note.
+  // In a file as well; its result contains the catalogue's names and the note.
   write(folder / "s.json", R"({"model": "Llama 3.1-8B", "gpu": "h100", "stack": "VLLM",
     "method": ["Full", {"name": "SnapKV", "budget": 0.2}], "prompt_tokens": 1000,
     "output_tokens": 10})");
@@ -490,7 +490,7 @@ TEST_CASE("messages of every command name the typed option") {
             .ends_with(", got \"\""));
   CHECK(refusal({"sweep", "-t", trace, "-m", "h2o", "-v", "window=1,1"}, folder) ==
         "-v window: 1 is given twice");
-  // Quoted text is the user's, not the name of an option.
+  // Quoted text is the user's input, not the name of an option.
   CHECK(refusal({"sweep", "s.json", "-s", "--set"}, folder) ==
         R"(-s: expected /json/pointer=value, got "--set")");
 }
@@ -539,7 +539,7 @@ TEST_CASE("words of other tools and incomplete commands are answered with a hint
   const fs::path folder = fresh("other-words");
   CHECK(
       has(refusal({"serve"}, folder), "type `kvsim run --model llama-3.1-8b --gpu h100 --rate 2`"));
-  // The typed word, not the word it resembles.
+  // The message contains the typed word, not the word it resembles.
   CHECK(has(refusal({"optimise"}, folder), "unknown command \"optimise\"; type `kvsim plan --"));
   CHECK(refusal({"xyzzy"}, folder) == "unknown command \"xyzzy\"; `kvsim help` lists the commands");
   for (const char* word : {"simulate", "bench", "benchmark"}) {
@@ -555,7 +555,7 @@ TEST_CASE("words of other tools and incomplete commands are answered with a hint
         "measured, validate published, validate served; `kvsim help validate` explains them");
   CHECK(has(refusal({"validate", "s.json"}, folder), "`kvsim run FILE` checks a scenario"));
   CHECK(has(refusal({"trace"}, folder), "trace: expected one of trace info"));
-  // The commands that messages name work.
+  // The commands printed in messages work.
   CHECK(run_kvsim({"run", "--model", "llama-3.1-8b", "--gpu", "h100", "--isl", "8K", "--batch", "8",
                    "--no-figures"},
                   folder)

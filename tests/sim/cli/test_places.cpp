@@ -1,4 +1,4 @@
-// Paths that cannot be read or written are the user's error: exit 2, the path and the reason.
+// Unreadable or unwritable paths are user errors: exit 2, the path and the reason.
 
 #include <algorithm>
 #include <filesystem>
@@ -87,7 +87,7 @@ TEST_CASE("calibrate: its folder is checked before the fit and changes atomicall
   const std::vector<std::string> made = names_in(folder / "new/deep");
   REQUIRE_FALSE(made.empty());
   for (const std::string& name : made) CHECK(name.ends_with(".json"));
-  // Other files stay, its own files are replaced.
+  // Other files stay, and previous output is replaced.
   const std::string first = text_of(folder / "new/deep" / made.front());
   test::write(folder / "new/deep" / made.front(), "old");
   test::write(folder / "new/deep/zz-other.json", "other");

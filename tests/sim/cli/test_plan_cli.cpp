@@ -1,4 +1,4 @@
-// `kvsim plan` as a user runs it.
+// `kvsim plan` executed as by a user.
 
 #include <algorithm>
 #include <filesystem>
@@ -53,7 +53,7 @@ TEST_CASE("a run says that its batch exceeds the sequences that the engine runs 
     CHECK(outcome.status == 0);
     return outcome.out;
   };
-  // Once, however many points exceed it.
+  // Only one note, regardless of the number of points that exceed it.
   const std::string two = run("300,310");
   CHECK(has(two, "note: vllm runs 256 sequences at once"));
   CHECK(two.find("runs 256 sequences") == two.rfind("runs 256 sequences"));
@@ -115,7 +115,7 @@ TEST_CASE("run and plan print the assumed flags and results state their origin")
   };
   const auto plan = with({"plan"}, {"--no-figures", "-o", "p"});
   INFO(plan.out);
-  std::string line = plan.out;  // as if it were not broken into lines
+  std::string line = plan.out;  // with line breaks removed
   std::replace(line.begin(), line.end(), '\n', ' ');
   CHECK(line.find("vLLM 0.30: " + flags) != std::string::npos);
   const json document = json::parse(test::text_of(folder / "p/plan.json"));
@@ -179,7 +179,7 @@ TEST_CASE("contexts end at the model's positions by options and by file unless e
   beyond.emplace_back("--beyond-positions");
   const std::vector<double> more = answers(beyond);
   CHECK(more[0] > 131072);
-  // A prompt is compressed in its last chunk: the pool holds what the chunks before it wrote.
+  // A prompt is compressed in its last chunk: the pool holds the entries of all earlier chunks.
   CHECK(more[1] > more[0] - 8192);
   CHECK(more[1] <= more[0] + 8192);
   std::ofstream{folder / "context.json"}
@@ -213,7 +213,7 @@ TEST_CASE("run prints the essential parts of services, and all percentiles with 
     CHECK(has(all, percentile));
   }
   CHECK(has(all, "the service"));
-  // The one requested.
+  // Only the requested percentile.
   const std::string chosen = run({"--set", "/slo/percentile=95"});
   CHECK(has(chosen, "p95 s"));
   CHECK_FALSE(has(chosen, "p99 s"));
@@ -333,7 +333,7 @@ TEST_CASE("the page of a plan has the range next to the answer") {
     CHECK(range.find(" to ") != std::string::npos);
     CHECK(page.find(", range " + range) != std::string::npos);
   }
-  // The columns of its table are those of the metrics.
+  // The table has the columns of the metrics.
   for (const char* column : {R"({"key":"cost","header":"cost")", R"({"key":"latency_s",)",
                              R"({"key":"ttft_s",)", R"({"key":"prefill_one_s",)"}) {
     CHECK(page.find(column) != std::string::npos);
@@ -347,7 +347,7 @@ TEST_CASE("exit status 1 for a question without an answer and 2 for an invalid o
   CHECK(impossible.status == 1);
   CHECK(impossible.out.find("impossible (weights)") != std::string::npos);
   CHECK(impossible.out.find("hbm x 1.1") != std::string::npos);
-  // Of a service: changes that increase the number of GPUs of an engine.
+  // For a service: changes that increase the number of GPUs of an engine.
   const auto service =
       run_kvsim({"plan", "--model", "llama-3.1-70b", "--gpu", "H100-80GB-SXM", "--rate", "5",
                  "--isl", "2000", "--osl", "300", "--ttft", "2s", "--no-figures"},

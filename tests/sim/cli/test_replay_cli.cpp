@@ -1,4 +1,4 @@
-// kvsim replay: options that have no effect, errors that are no numbers, and compared replays.
+// kvsim replay: options without effect, errors that are not numbers, and compared replays.
 
 #include <cstdint>
 #include <cstring>
@@ -86,7 +86,7 @@ TEST_CASE("explain: errors that are no numbers have their reason") {
                      "--kv-heads", "1", "--head-dim", "16", "--tokens", "32", "--dtype", "fp32"},
                     folder)
               .status == 0);
-  scale(folder / "t.safetensors", "v", 1e5F);  // fp16 ends at 65,504
+  scale(folder / "t.safetensors", "v", 1e5F);  // the fp16 maximum is 65,504
   const Outcome ran = run_kvsim({"replay", "-t", "t.safetensors", "-m", "snapkv+store=fp16", "-b",
                                  "0.5", "-o", "out", "--no-figures"},
                                 folder);
@@ -111,7 +111,7 @@ TEST_CASE("replay: nothing that is no number is printed as one, and errors name 
         {"replay", "-t", trace, "-m", methods, "--layers", "2", "-o", "out", "--no-figures"},
         folder);
   };
-  // Values beyond fp16, and values whose codes' scales underflow.
+  // Values beyond fp16, and values whose code scales underflow.
   for (const float factor : {1e5F, 1e-42F}) {
     INFO(factor);
     generate("v.safetensors");
@@ -153,7 +153,7 @@ TEST_CASE("replay: a method of the whole catalogue is skipped if its store overf
     skipped[method.at("name")] = method.at("reason");
   }
   CHECK(one.err == "kvsim: " + skipped["kvarn-k4v2"] + "\n");
-  // The others have the results of a replay without it.
+  // The results of the other methods equal those of a replay without it.
   std::size_t compared = 0;
   for (const auto& method : document.at("methods")) {
     CHECK(method.at("name") != "kvarn-k4v2");
@@ -167,7 +167,7 @@ TEST_CASE("replay: a method of the whole catalogue is skipped if its store overf
     ++compared;
   }
   CHECK(compared == 2);
-  // Combinations of a sweep are skipped likewise.
+  // Combinations of a sweep are skipped in the same way.
   const Outcome sweep = run_kvsim({"sweep", "-t", "k.safetensors", "-m", "snapkv,kvarn-k4v2", "-b",
                                    "0.5", "--vary", "window=8,16", "--json"},
                                   folder);
@@ -203,7 +203,7 @@ TEST_CASE("replay: a scenario samples layers, heads and steps as the options do"
   CHECK(sampled.at("sample").at("layers").size() == 4);
   CHECK(sampled.at("methods").at(1).contains("standard_errors"));
   CHECK(sampled.at("methods") == by_options("4", "12").at("methods"));
-  // Values of the command line override those of the file.
+  // Command-line values override values in the file.
   CHECK(replayed({"run", "s.json", "--set", "/replay/layers=5", "--set", "/replay/steps=20"})
             .at("methods") == by_options("5", "20").at("methods"));
   const auto complaint = [&](const std::string& set) {
@@ -238,7 +238,7 @@ TEST_CASE("compare: methods of replays match although their parameters differ") 
   const std::string full =
       R"({"name": "full", "budget": null, "trace": "t", "params": {}, "steps": 4})";
   write_replay(folder / "a.json", h2o + "," + full);
-  // Other parameters of the same budget.
+  // Other parameters for the same budget.
   write_replay(
       folder / "params.json",
       R"({"name": "h2o", "budget": 0.2, "trace": "t", "params": {"budget": 166, "sinks": 4},
@@ -253,7 +253,7 @@ TEST_CASE("compare: methods of replays match although their parameters differ") 
   CHECK(one.at("notes").dump().find(
             "h2o budget 0.2: params.budget 165 and 166, params.sinks none and 4") !=
         std::string::npos);
-  // Another budget: the name matches.
+  // A different budget: points are matched by name.
   write_replay(
       folder / "budget.json",
       R"({"name": "h2o", "budget": 0.3, "trace": "t", "params": {"budget": 247}},)" + full);
@@ -261,7 +261,7 @@ TEST_CASE("compare: methods of replays match although their parameters differ") 
   CHECK(one.at("points") == 2);
   CHECK(one.at("notes").dump().find("budget 0.2 and 0.3") != std::string::npos);
   CHECK(one.at("notes").dump().find("params.budget 165 and 247") != std::string::npos);
-  // Two points of a name: it does not say which of them the third is.
+  // Two points with the same name: the match of a third point is ambiguous.
   write_replay(folder / "two.json",
                R"({"name": "h2o", "budget": 0.3, "trace": "t", "params": {"budget": 247}},
                   {"name": "h2o", "budget": 0.4, "trace": "t", "params": {"budget": 330}},)" +
@@ -271,7 +271,7 @@ TEST_CASE("compare: methods of replays match although their parameters differ") 
     CHECK(one.at("points") == 1);
     CHECK(one.at("only_before").size() + one.at("only_after").size() == 3);
   }
-  // A point that has its match does not leave the other point of its name to a third.
+  // If one point has an exact match, the other point of that name is not matched with a third.
   write_replay(folder / "kept.json",
                h2o + R"(,{"name": "h2o", "budget": 0.4, "trace": "t", "params": {"budget": 330}})");
   one = compared(folder, "two.json", "kept.json");

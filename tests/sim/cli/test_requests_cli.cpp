@@ -1,4 +1,4 @@
-// kvsim requests as a user runs it.
+// kvsim requests executed as by a user.
 
 #include <algorithm>
 #include <filesystem>
@@ -44,7 +44,7 @@ TEST_CASE("requests info: text and JSON of the samples") {
   const double share = document["prefix"]["reusable_share"];
   CHECK(share > 0.1);
   CHECK(share < 0.6);
-  // One user, no span: missing values are null.
+  // One user and a span of zero: missing values are null.
   std::ofstream{folder / "one.csv"} << "arrival_s,prompt_tokens,output_tokens\n5,1,0\n";
   const auto one =
       nlohmann::json::parse(run_kvsim({"requests", "info", "one.csv", "--json"}, folder).out);
@@ -154,7 +154,7 @@ TEST_CASE("run, plan and sweep take --skip-bad for the scenario's key") {
     REQUIRE_MESSAGE(out.status == 0, out.err);
     return nlohmann::json::parse(out.out).at("points");
   };
-  // A bad record more than allowed ends the run; otherwise the other records are used.
+  // More bad records than allowed end the run; otherwise the other records are used.
   CHECK(has(complaint({"run", "s.json", "--json"}), "bad.csv:3: prompt_tokens"));
   CHECK(has(complaint({"run", "s.json", "--json", "--skip-bad", "0"}), "bad.csv:3: prompt_tokens"));
   const auto ran = points({"run", "s.json", "--json", "--skip-bad", "1"});
@@ -180,7 +180,7 @@ TEST_CASE("run, plan and sweep take --skip-bad for the scenario's key") {
   skipping.insert(skipping.end(), {"--skip-bad", "1"});
   const Outcome planned = run_kvsim(skipping, folder);
   CHECK_MESSAGE(planned.status == 0, planned.err);
-  // Without a file of requests there is nothing to skip.
+  // Without a request file, the option does not apply.
   CHECK(has(complaint({"run", "drawn.json", "--skip-bad", "1"}),
             "--skip-bad: expected a scenario with a file of requests (/requests/file), got "
             "drawn.json, which has none"));
@@ -220,7 +220,7 @@ TEST_CASE("requests: sessions of agents are drawn, written, and their reuse prin
   }
   CHECK(hits == reuse["unbounded"]["hit_blocks"]);
   CHECK(tokens == document["input_tokens"]);
-  // The folder is the same, and text has the same capacities.
+  // The folder has the same content, and the text has the same capacities.
   CHECK(nlohmann::json::parse(
             run_kvsim({"requests", "info", "--json", "drawn"}, folder).out)["input_tokens"] ==
         tokens);
@@ -269,7 +269,7 @@ TEST_CASE("quality: groups, predictions and the answer, in text and JSON") {
   CHECK(document["rows"] == 192);
   CHECK(document["groups"].size() == 192);
   for (const auto& group : document["groups"]) {
-    CHECK(group["sources"].size() == 1);  // no number without one
+    CHECK(group["sources"].size() == 1);  // every number has a source
     CHECK(group["predicted"]["models"] == 5);
   }
   const Outcome text = run_kvsim({"quality", table, "--max-loss", "5%"}, folder);
@@ -293,7 +293,7 @@ TEST_CASE("quality: groups, predictions and the answer, in text and JSON") {
   std::ofstream{folder / "full.csv"} << "model,task,method,score,score_full\nm,t,full,1,1\n";
   CHECK(has(run_kvsim({"quality", "full.csv"}, folder).out,
             "nothing is known: all rows are of full caches"));
-  // A file given twice would narrow the errors by sqrt(2).
+  // Counting a file twice would narrow the errors by sqrt(2).
   fs::create_symlink(partly, folder / "linked.csv");
   for (const std::string again : {"partly.csv", "./partly.csv", "linked.csv"}) {
     const Outcome twice = run_kvsim({"quality", "partly.csv", again}, folder);
@@ -304,7 +304,7 @@ TEST_CASE("quality: groups, predictions and the answer, in text and JSON") {
       run_kvsim({"replay", "-t", trace, "-t", trace, "-m", "snapkv", "-b", "0.5"}, folder);
   CHECK(traces.status == 2);
   CHECK(has(traces.err, "-t " + trace + " is given twice"));
-  // The share of a budget in entries: 166 of 829 tokens.
+  // The share for a budget in entries: 166 of 829 tokens.
   const Outcome replay =
       run_kvsim({"replay", "-t", trace, "-m", "snapkv", "-b", "166", "--json"}, folder);
   std::ofstream{folder / "replay.json"} << replay.out;

@@ -1,4 +1,4 @@
-// A service's results folder is a function of its scenario: all of its bytes, on any number of
+// A service's results folder depends only on its scenario: all bytes are equal for any number of
 // threads.
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using test::fresh;
 using test::Outcome;
 using test::run_kvsim;
 
-/// Little memory in addition to the weights, so that sequences wait and are preempted.
+/// Little memory besides the weights, so that sequences wait and are preempted.
 void write_service(const fs::path& folder, std::string_view more) {
   test::write(folder / "s.json", fmt::format(R"({{"kind": "serve",
     "model": "llama-2-7b", "gpu": "A100-80GB-SXM", "memory": {{"hbm": "15.5 GiB"}},
@@ -71,7 +71,7 @@ TEST_CASE("every scheduler's results folder has the same bytes again on one thre
     CHECK(std::count_if(first.begin(), first.end(), [](const auto& file) {
             return file.first.starts_with("figures/") && file.first.ends_with(".csv");
           }) >= 3);
-    // Schedulers that may preempt did so.
+    // Schedulers with preemption did preempt.
     if (stack == kStatic) continue;
     const json result = json::parse(first.at("result.json"));
     REQUIRE(result.at("points").size() == 10);

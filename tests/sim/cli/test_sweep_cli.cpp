@@ -1,5 +1,5 @@
-// `kvsim sweep SCENARIO` as a user runs it: the same bytes at any number of threads and processes,
-// and after being killed at any point.
+// `kvsim sweep SCENARIO` executed as by a user: the same bytes for any number of threads and
+// processes, and after being killed at any point.
 
 #include <algorithm>
 #include <chrono>
@@ -46,7 +46,7 @@ Words sweep_words(const std::string& out, Words more = {}) {
   return words;
 }
 
-/// A folder as a killed sweep leaves it: the first `bytes` of `points`.
+/// Creates a folder like one left behind by a killed sweep: the first `bytes` of `points`.
 void leave_behind(const fs::path& folder, const std::string& points, std::size_t bytes) {
   fs::remove_all(folder);
   fs::create_directories(folder);
@@ -80,7 +80,7 @@ TEST_CASE("the same bytes at any number of threads, equal to `run` of a point") 
                           "prefill_s", "decode_s", "prefill_peak_bytes", "decode_peak_bytes"}) {
     CHECK(point.at("results").at(key) == alone.at("points").at(0).at(key));
   }
-  // --json has the same content and leaves no folder.
+  // --json prints the same content and creates no folder.
   Words words = sweep_words("x", {"--json"});
   words.erase(words.begin() + 6, words.begin() + 9);  // -o x -q
   const Outcome printed = run_kvsim(words, folder);
@@ -106,7 +106,7 @@ TEST_CASE("cut at any line and within lines, a resumed sweep gives the same byte
     REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
     REQUIRE(files_under(folder / "cut") == whole);
   }
-  // Without a file it starts, with a complete file it changes nothing.
+  // Without a file it starts; with a complete file it changes nothing.
   CHECK(run_kvsim(sweep_words("cut", {"--resume"}), folder).status == 0);
   CHECK(files_under(folder / "cut") == whole);
   CHECK(run_kvsim(sweep_words("new", {"--resume"}), folder).status == 0);
@@ -191,7 +191,7 @@ TEST_CASE("a plan next to a sweep is refused by run and sweep, in the file or by
   Words changed = vary;
   changed.insert(changed.end(), set.begin(), set.end());
   CHECK(has(run_kvsim(changed, folder).err, message));
-  CHECK(run_kvsim(vary, folder).status == 0);  // the plan of the file is for `kvsim plan`
+  CHECK(run_kvsim(vary, folder).status == 0);  // `kvsim plan` uses the plan of the file
 }
 
 TEST_CASE("a sweep prints the assumed flags once and its document holds each engine") {
@@ -210,7 +210,7 @@ TEST_CASE("a sweep prints the assumed flags once and its document holds each eng
   CHECK(document.at("engines")[0].at("gpu") == "RTX-4090");
   CHECK(document.at("engines")[0].at("flags").get<std::string>().starts_with(flag));
   CHECK(document.at("finding").get<std::string>().starts_with("The range of "));
-  // An axis of an engine's setting produces one engine per value.
+  // An axis over an engine setting produces one engine per value.
   const Outcome engines = run_kvsim(
       {"sweep", "v.json", "--vary", "/engine/max_num_seqs=32,64", "--vary", "/batch=1,2", "--json"},
       folder);
@@ -247,8 +247,8 @@ TEST_CASE("`run` of a scenario with a sweep sweeps it") {
   CHECK(fs::exists(folder / "kvsim-out/s/sweep.json"));
 }
 
-/// Starts a sweep with `program`. When the points file holds some points, calls `stop` with its
-/// process to end it; `stop` returns whether it could.
+/// Starts a sweep with `program`. When the points file holds some points, calls `stop` with the
+/// process id to end it; `stop` returns whether it succeeded.
 template <class Stop>
 Outcome interrupted(const fs::path& folder, const Words& words, const fs::path& points, Stop&& stop,
                     const Words& program = {KVSIM_PROGRAM}) {
@@ -306,7 +306,8 @@ TEST_CASE("interrupted or killed, a sweep says how to resume and resumes to the 
   }
 }
 
-/// Runs kvsim under mpirun with `n` processes; nullopt, and the case is skipped, if it cannot.
+/// Runs kvsim under mpirun with `n` processes; if that is impossible, returns nullopt and skips the
+/// case.
 std::optional<Outcome> run_mpi(int n, const Words& words, const fs::path& folder) {
   if (!built_with_mpi()) {
     fmt::print("KVSIM-SKIPPED: built without MPI\n");
@@ -316,8 +317,8 @@ std::optional<Outcome> run_mpi(int n, const Words& words, const fs::path& folder
     fmt::print("KVSIM-SKIPPED: no mpirun in PATH\n");
     return std::nullopt;
   }
-  // Open MPI itself keeps memory until its end. Some containers forbid one process to read
-  // another's memory, which Open MPI uses for long messages by default.
+  // Open MPI holds memory until its end. Some containers forbid reading another process's memory,
+  // which Open MPI uses for long messages by default.
   std::string command = fmt::format(
       "cd '{}' && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
       "OMPI_MCA_btl_vader_single_copy_mechanism=none ASAN_OPTIONS=detect_leaks=0 mpirun "
@@ -351,20 +352,20 @@ TEST_CASE("the same bytes under mpirun, started there or resumed there") {
   CHECK(files_under(folder / "cut") == alone);
 }
 
-/// The n-th process that `parent` started; 0 while there is none.
+/// Id of the n-th process that `parent` started; 0 if it does not exist yet.
 pid_t child_of(pid_t parent, int n) {
   std::vector<pid_t> children;
   for (const auto& entry : fs::directory_iterator{"/proc"}) {
     const std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    // proc(5): pid (program) state ppid ...; the program may hold spaces and parentheses.
+    // proc(5): pid (program) state ppid ...; the program may contain spaces and parentheses.
     const std::string stat = text_of(entry.path() / "stat");
     std::istringstream fields{stat.substr(std::min(stat.rfind(')'), stat.size() - 1) + 1)};
     std::string state;
     pid_t its_parent = 0;
     if (fields >> state >> its_parent && its_parent == parent) children.push_back(std::stoi(name));
   }
-  std::sort(children.begin(), children.end());  // by age: numbers ascend
+  std::sort(children.begin(), children.end());  // by age: process ids ascend
   const auto index = static_cast<std::size_t>(n);
   return index < children.size() ? children[index] : 0;
 }
@@ -379,7 +380,7 @@ TEST_CASE("a job whose process is killed under mpirun resumes its points to the 
   ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 1);
   ::setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
-  for (const int rank : {0, 1}) {  // the process that writes, and one that only computes
+  for (const int rank : {0, 1}) {  // the writing process, and a process that only computes
     const std::string out = fmt::format("cut{}", rank);
     const Outcome cut = interrupted(folder, long_words(out), folder / out / "points.jsonl",
                                     [&](pid_t job) {
@@ -408,7 +409,7 @@ TEST_CASE("under mpirun errors are reported once and all processes end") {
   if (!bad) return;
   CHECK(bad->status == 2);
   CHECK(said_once(bad->err, "unknown GPU"));
-  // An invalid point, reached while the sweep runs.
+  // An invalid point that is reached during the sweep.
   const auto late = run_mpi(
       2, {"sweep", "s.json", "--vary", R"(/method=h2o,full)", "--vary", "/method/budget=0.1,0.2"},
       folder);

@@ -52,7 +52,7 @@ std::string complaint(const Words& words, const fs::path& folder) {
   return outcome.err;
 }
 
-/// Columns of a line of UTF-8 without wide characters: its code points.
+/// Number of columns of a line of UTF-8 without wide characters: its code points.
 std::size_t columns(std::string_view line) {
   return static_cast<std::size_t>(std::count_if(line.begin(), line.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
@@ -141,7 +141,7 @@ TEST_CASE("options in place of a file answer the question of what fits on one sc
       CHECK_FALSE(one.at("runs_out").at("text").get<std::string>().empty());
     }
   }
-  // A safe answer is requested; it is the safe end of the range next to the prediction.
+  // A safe answer is requested; it is the safe end of the predicted range.
   with_json.insert(with_json.end(), {"--set", "/plan/confidence=0.9"});
   const json requested = json_of(with_json, folder);
   for (std::size_t a = 0; a < 2; ++a) {
@@ -260,7 +260,7 @@ TEST_CASE("compare finds changes and nothing between a result and itself") {
   CHECK(none.at("moved") == false);
   CHECK(none.at("comparisons").at(0).at("points") == 2);
   CHECK(none.at("comparisons").at(0).at("figures") > 40);
-  // One more token: the length changes in all points, and so the points are compared.
+  // One more token: the length changes in all points, so the points are matched and compared.
   const json some = json_of({"compare", "a", "b", "--json"}, folder);
   const json& comparison = some.at("comparisons").at(0);
   CHECK(comparison.at("notes").dump().find("output_tokens: 100 and 101") != std::string::npos);
@@ -279,12 +279,12 @@ TEST_CASE("compare finds changes and nothing between a result and itself") {
           test::rel((b.at("kv_bytes").get<double>() - before) / before));
   }
   CHECK(found);
-  // kv_bytes go from 4,100 to 4,101 tokens, by 0.024 %; the tolerance decides.
+  // kv_bytes changes from 4,100 to 4,101 tokens, by 0.024 %; the result depends on the tolerance.
   CHECK(run_kvsim({"compare", "a", "b", "--tolerance", "1e-6"}, folder).status == 1);
   CHECK(run_kvsim({"compare", "a", "b", "--tolerance", "0.5"}, folder).status == 0);
   CHECK(run_kvsim({"compare", "a", "b"}, folder).status == 0);
   CHECK(has(run_kvsim({"compare", "a", "b"}, folder).out, "kv_bytes"));
-  // Points of only one result.
+  // Points that only one result has.
   REQUIRE(run_kvsim({"run", "s.json", "-o", "c", "--set", "/batch=[1, 2]", "--no-figures", "-q"},
                     folder)
               .status == 0);
@@ -312,7 +312,7 @@ TEST_CASE("compare reports errors in its input") {
   CHECK(has(complaint({"compare", "run.json", "."}, folder), "no results folder"));
 }
 
-/// Whether a colour or weight is set. Progress of a slow run erases its line, which is neither.
+/// Whether a colour or weight is set. Erasing a progress line of a slow run sets neither.
 bool has_colour(const std::string& text) {
   for (std::size_t at = text.find("\x1b["); at != std::string::npos;
        at = text.find("\x1b[", at + 1)) {
@@ -339,7 +339,7 @@ TEST_CASE("colour and sparklines appear only on a terminal and never under NO_CO
   CHECK(has(shown, "\x1b[1m"));
   CHECK(has(shown, "HBM over tokens"));
   CHECK(has(shown, "▄"));
-  CHECK(has(shown, "█×"));  // it ran out
+  CHECK(has(shown, "█×"));  // the run is out of memory
   const std::string plain = on_terminal(run, folder, {{"NO_COLOR", "1"}});
   CHECK_FALSE(has_colour(plain));
   CHECK(has(plain, "HBM over tokens"));
@@ -684,7 +684,7 @@ TEST_CASE("a model given by file: a folder, a typing error, a name that only loo
     CHECK(has(slip, "the catalogue has llama-2-7b"));
     CHECK(has(said("./nowhere"), "kvsim list models"));
     CHECK(has(said("empty"), "empty: this folder holds no config.json"));
-    // Ids of the hub hold one slash: they are names.
+    // Hub ids have one slash: they are names.
     CHECK(has(said("meta-llama/Lama-9"), "unknown model \"meta-llama/Lama-9\""));
   }
   write(folder / "s.json", R"({"model": "own/config.json", "gpu": "A40", "prompt_tokens": 10})");

@@ -1,4 +1,4 @@
-// kvsim validate kernels, as a user runs it.
+// kvsim validate kernels executed as by a user.
 
 #include <cstdio>
 #include <cstdlib>
@@ -64,7 +64,7 @@ TEST_CASE("validate kernels: the table fits a terminal of 80 columns and names e
       run_kvsim({"validate", "kernels", "--only", "gather_entries", "--cases"}, folder);
   CHECK(one.status == 0);
   CHECK(one.out.find("3 rows of 257") != std::string::npos);
-  // 80 columns truncate the shapes, the document has them whole.
+  // 80 columns truncate the shapes; the document contains them in full.
   const Outcome whole =
       run_kvsim({"validate", "kernels", "--only", "gather_entries", "--json"}, folder);
   CHECK(whole.out.find("keeps 31") != std::string::npos);
@@ -116,7 +116,7 @@ TEST_CASE("validate: kvsim without kvsim-validate next to it names the missing p
                          ", got No such file or directory"));
   CHECK(
       said("calibrate --measured . -o out").starts_with("kvsim: calibrate: expected the program"));
-  // A typing error is reported without it.
+  // A misspelled option is reported even without the program.
   CHECK(said("validate kernels --nope").find("unknown option \"--nope\"") != std::string::npos);
 }
 

@@ -1,5 +1,5 @@
-// Launch commands of scenarios: every printed flag is in the engine's list of arguments, and what
-// the engine does not have is refused.
+// Launch commands of scenarios: every printed flag is in the engine's list of arguments, and
+// settings that the engine does not have are refused.
 
 #include <algorithm>
 #include <set>
@@ -53,15 +53,15 @@ std::string refusal(json document) {
   return "";
 }
 
-/// The value after `flag`; "" of one without a value, "absent" without it.
+/// The value after `flag`; "" for a flag without a value, "absent" if the flag is missing.
 std::string value_of(const LaunchRole& role, const std::string& flag) {
   const auto at = std::find(role.words.begin(), role.words.end(), flag);
   if (at == role.words.end()) return "absent";
   return at + 1 == role.words.end() || (at + 1)->starts_with("--") ? "" : *(at + 1);
 }
 
-/// Independent of the parser: every word with two dashes is a flag, or a flag's --no- form, of the
-/// lists around that version.
+/// Independent of the parser: checks that every word with two dashes is a flag, or a flag's --no-
+/// form, in the lists around that version.
 void check_flags(const Launch& launch) {
   const auto version = parse_engine_version(launch.version);
   REQUIRE(version);
@@ -120,7 +120,7 @@ TEST_CASE("the flags say what the simulation assumed") {
   CHECK(value_of(role, "--gpu-memory-utilization") == "0.92");
   CHECK(value_of(role, "--block-size") == "16");
   CHECK(value_of(role, "--kv-cache-dtype") == "absent");
-  CHECK(value_of(role, "--max-model-len") == "absent");  // the model's, as the engine takes it
+  CHECK(value_of(role, "--max-model-len") == "absent");  // the model's length, the engine's default
 
   json batch{{"model", "llama-3.1-8b"}, {"gpu", "H100-80GB-SXM"}, {"stack", "sglang"},
              {"prompt_tokens", 1000},   {"output_tokens", 24},    {"batch", 2}};
@@ -128,7 +128,7 @@ TEST_CASE("the flags say what the simulation assumed") {
   CHECK(value_of(sglang, "--model-path") == "meta-llama/Llama-3.1-8B");
   CHECK(value_of(sglang, "--context-length") == "1024");
   CHECK(value_of(sglang, "--page-size") == "1");
-  // What a plan found.
+  // The answer of a plan.
   const Launch found = launch_from(batch, {.method = {}, .copies = 1, .sequence_tokens = 4096});
   CHECK(value_of(found.roles.front(), "--context-length") == "4096");
 }
@@ -172,7 +172,7 @@ TEST_CASE("weights' formats, speculation, experts and split roles have their fla
   CHECK(wide.gpus == 16);
   CHECK(wide.replicas == 2);
 
-  // SGLang's groups of attention are parts of one engine: --tp-size counts all of their GPUs.
+  // SGLang's attention groups are parts of one engine: --tp-size counts the GPUs of all groups.
   json grouped = service("sglang@0.5.6");
   grouped["model"] = "deepseek-v3";
   grouped["gpu"] = "H200-141GB-SXM";
@@ -189,7 +189,7 @@ TEST_CASE("weights' formats, speculation, experts and split roles have their fla
   CHECK(groups.gpus == 8);
   CHECK(groups.replicas == 2);
   grouped["engine"]["expert_parallel"] = 4;
-  grouped["cluster"] = {{"replicas", 3}};  // no whole number of groups of two
+  grouped["cluster"] = {{"replicas", 3}};  // not a multiple of two
   CHECK(refusal(grouped).find("SGLang takes as many as tensor parallelism") != std::string::npos);
 
   json padded = service("vllm@0.19");
@@ -234,7 +234,7 @@ TEST_CASE("an engine that loads no vision encoder has the flag of its version") 
   text["stack"] = "vllm@0.11";
   CHECK(value_of(launch_from(text).roles.front(), "--limit-mm-per-prompt") ==
         R"({"image": 0, "video": 0})");
-  text["model"] = "llama-3.1-8b";  // has none
+  text["model"] = "llama-3.1-8b";  // which has no encoder
   CHECK(value_of(launch_from(text).roles.front(), "--limit-mm-per-prompt") == "absent");
 }
 

@@ -9,14 +9,14 @@
 
 namespace kvsim::test {
 
-/// A slow reference of PyTorch's caching allocator: segments are lists of pieces and every query is
-/// a walk over all of them. Without garbage collection and streams' delays.
+/// A slow reference of PyTorch's caching allocator: segments are lists of pieces, and every query
+/// visits all of them. Garbage collection and stream delays are not included.
 class SlowAllocator {
  public:
   SlowAllocator(std::int64_t total, const AllocatorConfig& config)
       : total_{total}, config_{config} {}
 
-  /// Number of the allocation; nullopt: no room.
+  /// Index of the allocation; nullopt if there is no memory for it.
   std::optional<std::int64_t> malloc(std::int64_t n, std::int32_t stream) {
     const std::int64_t size = rounded_size(config_, n);
     const bool small = size <= kMiB;
@@ -147,7 +147,7 @@ class SlowAllocator {
     return out;
   }
 
-  /// Size of the piece if the unmapped address space behind it were mapped.
+  /// Size of the piece including the unmapped address space that follows it.
   [[nodiscard]] std::int64_t potential(const Place& at) const {
     const auto& pieces = segments_[at.segment].pieces;
     const bool grows = at.piece + 1 < pieces.size() && pieces[at.piece + 1].state == kNoMemory;
@@ -185,7 +185,7 @@ class SlowAllocator {
 
   std::optional<Place> expand(std::int64_t size, bool small, std::int32_t stream) {
     const std::int64_t granule = small ? 2 * kMiB : 20 * kMiB;
-    // The lowest address with unmapped space where a run of idle pieces has `size`.
+    // The lowest address with unmapped space in an idle run of at least `size`.
     for (std::size_t s = 0; s < segments_.size(); ++s) {
       if (segments_[s].small != small || segments_[s].stream != stream) continue;
       const auto& pieces = segments_[s].pieces;
@@ -205,7 +205,7 @@ class SlowAllocator {
     return fill(segments_.size() - 1, 0, size, granule);
   }
 
-  /// Maps unmapped space from piece `at` on until there is a free piece of `size`.
+  /// Maps unmapped space, starting at piece `at`, until there is a free piece of `size`.
   std::optional<Place> fill(std::size_t s, std::size_t at, std::int64_t size,
                             std::int64_t granule) {
     auto& pieces = segments_[s].pieces;

@@ -27,7 +27,7 @@ TEST_CASE("a block is free when its last reference is released") {
   CHECK(blocks.used() == 1);
   CHECK_THROWS_AS((void)blocks.release(a), ContractError);
   CHECK_THROWS_AS(blocks.share(a), ContractError);
-  CHECK(blocks.allocate() == a);  // freed last, handed out first
+  CHECK(blocks.allocate() == a);  // last freed, first allocated
   CHECK(blocks.allocate().has_value());
   CHECK(!blocks.allocate().has_value());
 }
@@ -72,12 +72,12 @@ TEST_CASE("evicting nine tenths of a layer's entries head by head may free nothi
   CHECK(across.entries_dropped == 14);
   CHECK(across.blocks_total == 2);
   CHECK(across.blocks_freed == 0);
-  // One block holds both heads' entries: one of them moves.
+  // One of the two blocks then holds the entries of both heads: one entry moves.
   CHECK(under(across, CompactionPolicy::kNone).allocated == 160_B);
   CHECK(under(across, CompactionPolicy::kNone).bytes_moved == 0_B);
   CHECK(under(across, CompactionPolicy::kSlack).allocated == 80_B);
   CHECK(under(across, CompactionPolicy::kSlack).bytes_moved == 10_B);
-  // Blocks of one head: half of the four are empty without moving anything.
+  // Blocks per head: two of four are empty without any move.
   const PagedReport per_head = paged_report(layers, 4, BlockLayout::kPerHead);
   CHECK(per_head.allocated == 80_B);
   CHECK(per_head.reclaimable == 80_B);
@@ -93,17 +93,17 @@ TEST_CASE("ragged heads: across heads the longest decides and the fullest blocks
   const PagedReport across = paged_report(layers, 2, BlockLayout::kAcrossHeads);
   CHECK(across.allocated == 12_B);
   CHECK(across.slack == 7_B);
-  // 4 entries of head 0 need 2 blocks: the middle one and one of the others; 1 entry moves.
+  // 4 entries of head 0 require 2 blocks: the middle one and one of the others; 1 entry moves.
   CHECK(under(across, CompactionPolicy::kSlack).allocated == 8_B);
   CHECK(under(across, CompactionPolicy::kSlack).bytes_moved == 1_B);
-  // Step by step the place of each of the 5 evicted entries was filled.
+  // At every step, the slot of the evicted entry was refilled: 5 moves.
   CHECK(under(across, CompactionPolicy::kEveryStep).allocated == 8_B);
   CHECK(under(across, CompactionPolicy::kEveryStep).bytes_moved == 5_B);
-  // Head by head: 3 blocks of head 0 (1, 2, 1) become 2, one entry moves; head 1 has one.
+  // Per head: 3 blocks of head 0 (1, 2, 1) become 2, and one entry moves; head 1 has one block.
   const PagedReport per_head = paged_report(layers, 2, BlockLayout::kPerHead);
   CHECK(per_head.allocated == 8_B);
   CHECK(under(per_head, CompactionPolicy::kEveryStep).allocated == 6_B);
-  // 3 of 8 B are slack, above a quarter.
+  // 3 of 8 B are slack, more than a quarter.
   CHECK(under(per_head, CompactionPolicy::kSlack).bytes_moved == 1_B);
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("laws of paged caches: conservation, bounds, one entry per block waste
         }
       }
       CHECK(per_head.allocated <= across.allocated);
-      CHECK(across.allocated >= before);  // each size doubles the previous one: slack cannot shrink
+      CHECK(across.allocated >= before);  // sizes double: slack cannot decrease
       before = across.allocated;
       if (size == 1) CHECK(per_head.slack == 0_B);
     }

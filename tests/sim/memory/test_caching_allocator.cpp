@@ -29,8 +29,8 @@ struct Bench {
   CachingAllocator::OwnerId owner;
 };
 
-/// No two blocks overlap, segments have no gap, no two free neighbours, and sums match the
-/// statistics.
+/// Checks that no two blocks overlap, that segments have no gap and no two free neighbours, and
+/// that sums match the statistics.
 void check_laws(const CachingAllocator& allocator, Bytes device) {
   const AllocatorStats stats = allocator.stats();
   std::uint64_t end = 0;
@@ -75,10 +75,10 @@ TEST_CASE("small sizes: 512 B blocks out of 2 MiB segments") {
   (void)b.get(1_MiB);  // still small: fits next to it
   CHECK(b.allocated() == 1_MiB + 512_B);
   CHECK(b.reserved() == 2_MiB);
-  (void)b.get(1_MiB);  // 1 MiB - 512 B are left: not enough
+  (void)b.get(1_MiB);  // 1 MiB - 512 B remain: not enough
   CHECK(b.reserved() == 4_MiB);
   CHECK(b.allocator.segments() == 2);
-  // Left: 1 MiB - 512 B of the first segment, 1 MiB of the second.
+  // Remaining: 1 MiB - 512 B of the first segment, 1 MiB of the second.
   CHECK(b.allocator.stats().largest_free == 1_MiB);
   CHECK(b.allocator.stats().inactive_split == 2_MiB - 512_B);
 }
@@ -88,9 +88,9 @@ TEST_CASE("large sizes: 20 MiB segments below 10 MiB, then whole 2 MiB") {
   (void)b.get(1_MiB + 1_B);
   CHECK(b.allocated() == 1_MiB + 512_B);
   CHECK(b.reserved() == 20_MiB);
-  (void)b.get(10_MiB - 512_B);  // from the rest of the first
+  (void)b.get(10_MiB - 512_B);  // from the remainder of the first segment
   CHECK(b.reserved() == 20_MiB);
-  (void)b.get(10_MiB);  // 9 MiB are left; from 10 MiB on the segment has the size itself
+  (void)b.get(10_MiB);  // 9 MiB remain; from 10 MiB, the segment has the requested size
   CHECK(b.reserved() == 30_MiB);
   (void)b.get(10_MiB + 1_B);
   CHECK(b.reserved() == 42_MiB);
@@ -101,7 +101,7 @@ TEST_CASE("a large block is split only if more than 1 MiB is left") {
   Bench b{1_GiB};
   const BlockId whole = b.get(20_MiB);
   b.allocator.free(whole);
-  const BlockId kept = b.get(19_MiB);  // exactly 1 MiB would be left
+  const BlockId kept = b.get(19_MiB);  // exactly 1 MiB would remain
   CHECK(b.allocated() == 20_MiB);
   CHECK(b.allocator.stats().requested == 19_MiB);
   b.allocator.free(kept);
@@ -121,7 +121,7 @@ TEST_CASE("best fit: the smallest cached block that is large enough and the lowe
   const BlockId got = b.get(25_MiB);
   CHECK(b.allocator.address(got) == address);
   CHECK(b.reserved() == 100_MiB);
-  // The 5 MiB left of it are used by the next allocation.
+  // The remaining 5 MiB are used by the next allocation.
   const BlockId next = b.get(4_MiB);
   CHECK(b.allocator.address(next) == address + 25 * 1048576ULL);
   CHECK(b.allocator.stats().largest_free == 40_MiB);
@@ -130,14 +130,14 @@ TEST_CASE("best fit: the smallest cached block that is large enough and the lowe
 TEST_CASE("freed neighbours coalesce across splits") {
   Bench b;
   std::vector<BlockId> ids;
-  for (int i = 0; i < 4; ++i) ids.push_back(b.get(4_MiB));  // 4 MiB are left at the end
+  for (int i = 0; i < 4; ++i) ids.push_back(b.get(4_MiB));  // 4 MiB remain at the end
   b.allocator.free(ids[0]);
   b.allocator.free(ids[2]);
   CHECK(b.allocator.stats().largest_free == 4_MiB);
   CHECK(b.allocator.stats().inactive_split == 12_MiB);
-  // 12 MiB cached, but no piece larger than 4: 1 - 4/12.
+  // 12 MiB are cached, but no piece is larger than 4: 1 - 4/12.
   CHECK(b.allocator.stats().fragmentation() == test::rel(1.0 - 4.0 / 12.0));
-  (void)b.get(5_MiB);  // so this takes another segment
+  (void)b.get(5_MiB);  // so this uses another segment
   CHECK(b.reserved() == 40_MiB);
   b.allocator.free(ids[1]);
   CHECK(b.allocator.stats().largest_free == 15_MiB);  // of the second segment; the first has 12
@@ -156,7 +156,8 @@ TEST_CASE("without room cached blocks are released and the allocation is repeate
   CHECK(b.allocator.stats().retries == 1);
   CHECK(b.allocator.stats().reserved_peak == 70_MiB);
   b.allocator.free(id);
-  // A cached segment that is split stays: its 70 MiB, 5 of them in use, leave no room for 40.
+  // A cached segment that is split stays: its 70 MiB, 5 of which are in use, leave too little for
+  // 40.
   (void)b.get(5_MiB);
   const auto refused = b.allocator.malloc(80_MiB, b.owner);
   REQUIRE(!refused.has_value());
@@ -197,8 +198,8 @@ TEST_CASE("max_split_size keeps large blocks whole and for large requests") {
   CHECK(b.reserved() == 114_MiB);
   b.allocator.free(far);
   // 100 MiB: 86 are free on the device. Oversize blocks of 64 and 40 are cached: the largest is
-  // released, then the other, as 64 is not yet 100; 190 MiB are free and the rest of the cache
-  // stays.
+  // released, then the other, because 64 is less than 100; 190 MiB are free and the rest of the
+  // cache stays.
   b.allocator.free(b.get(3_MiB));  // 20 MiB more, unsplit and not oversize
   CHECK(b.reserved() == 134_MiB);
   (void)b.get(100_MiB);
@@ -239,14 +240,14 @@ TEST_CASE("expandable segments grow by granules of 20 MiB and return them one by
   CHECK(b.reserved() == 60_MiB);
   CHECK(b.allocator.address(second) == b.allocator.address(first) + 21 * 1048576ULL);
   CHECK(b.allocator.segments() == 1);
-  (void)b.get(300_KiB);  // small ones have a separate segment, in granules of 2 MiB
+  (void)b.get(300_KiB);  // small blocks have a separate segment, in granules of 2 MiB
   CHECK(b.reserved() == 62_MiB);
   CHECK(b.allocator.segments() == 2);
   b.allocator.free(first);
   b.allocator.empty_cache();
-  // Of [0, 21) the first granule is released; of the free end [51, 60) none is whole.
+  // The first granule of [0, 21) is released; the free end [51, 60) has no whole granule.
   CHECK(b.reserved() == 42_MiB);
-  // Address space is used from the lowest on: the hole of 20 MiB and the MiB next to it.
+  // Address space is used from the lowest address: the hole of 20 MiB and the MiB after it.
   const BlockId again = b.get(21_MiB);
   CHECK(b.reserved() == 62_MiB);
   CHECK(b.allocator.address(again) < b.allocator.address(second));
@@ -264,8 +265,8 @@ TEST_CASE("old cached blocks are collected above the threshold") {
   // 50 MiB are not above the threshold: nothing is released.
   CHECK(b.reserved() == 90_MiB);
   b.allocator.free(keep);
-  // 45 MiB: 90 > 50 MiB. Blocks of 30 (age 2) and 40 (age 1): mean 1.5; the older is released, 60
-  // are left; the other (age 1, mean 1) is next, as 30 < 40 are requested.
+  // 45 MiB: 90 > 50 MiB. Blocks of 30 (age 2) and 40 (age 1): mean 1.5; the older is released, and
+  // 60 remain; then the other (age 1, mean 1) is released, because 30 < 40 are requested.
   (void)b.get(45_MiB);
   CHECK(b.reserved() == 66_MiB);
   CHECK(b.allocator.stats().retries == 0);
@@ -281,7 +282,7 @@ TEST_CASE("sizes are rounded to divisions of a power of two on request") {
       parse_alloc_conf("roundup_power2_divisions:[2:1, 4:2, 16:4, >:8]", "x");
   CHECK(rounded_size(by_size, (3 << 20) + 1) == (3 << 20) + 512);
   CHECK(rounded_size(by_size, (4 << 20) + 1) == 6 << 20);
-  CHECK(rounded_size(by_size, (16 << 20) + 1) == 18 << 20);  // the last interval is >'s
+  CHECK(rounded_size(by_size, (16 << 20) + 1) == 18 << 20);  // the last interval is that of >
   CHECK(rounded_size({}, 1) == 512);
   CHECK(rounded_size({}, 513) == 1024);
 }
@@ -353,7 +354,7 @@ TEST_CASE("any sequence: the laws hold and a slow reference gives the same") {
       for (int step = 0; step < 1500; ++step) {
         const std::uint64_t dice = random() % 100;
         if (dice < 55 || live.empty()) {
-          // Sizes from bytes to a fifth of the device, uniform over the powers of two.
+          // Sizes from bytes to a fifth of the device, uniform over powers of two.
           const auto bits = 1 + random() % 27;
           const auto n = static_cast<std::int64_t>(1 + random() % (std::uint64_t{1} << bits));
           const auto stream = static_cast<std::int32_t>(random() % 8 == 0);
@@ -390,7 +391,7 @@ TEST_CASE("any sequence: the laws hold and a slow reference gives the same") {
       }
       CHECK(refused > 0);  // the device was full at times
       for (const Live& each : live) allocator.free(each.id);
-      // Everything coalesced: each segment is one block, and all of it is released.
+      // All blocks coalesced: each segment is one block, and all memory is released.
       for (const auto& segment : allocator.snapshot()) {
         if (!segment.expandable) CHECK(segment.blocks.size() == 1);
       }
@@ -398,7 +399,7 @@ TEST_CASE("any sequence: the laws hold and a slow reference gives the same") {
       CHECK(allocator.allocated() == 0_B);
       allocator.empty_cache();
       CHECK(allocator.reserved() == 0_B);
-      // Only address space that a refused allocation reserved may stay.
+      // Only address space reserved by a refused allocation may stay.
       for (const auto& segment : allocator.snapshot()) {
         CHECK(segment.expandable);
         CHECK(segment.blocks.size() == 1);
@@ -408,7 +409,7 @@ TEST_CASE("any sequence: the laws hold and a slow reference gives the same") {
 }
 
 TEST_CASE("caches that grow by concatenation fragment fixed segments, not expandable ones") {
-  // Caches that grow by concatenation: sizes that no freed block fits.
+  // Caches that grow by concatenation: no freed block fits the next size.
   Bench b{4_GiB, "expandable_segments:True"};
   Bench plain{4_GiB};
   std::vector<BlockId> caches, plain_caches;

@@ -1,4 +1,4 @@
-// Pools of SGLang and TensorRT-LLM by kind of layer. Cases by hand.
+// Pools of SGLang and TensorRT-LLM by kind of layer, in hand-solved cases.
 
 #include "sim/memory/groups/engine_pools.hpp"
 #include "tests/support/check.hpp"
@@ -6,7 +6,7 @@
 namespace kvsim {
 namespace {
 
-/// Layers with one KV head of 64 in bf16: 256 B a token; `windows` of them see 100 tokens.
+/// Layers with one KV head of 64 in bf16: 256 B per token; `windows` of them have a window of 100.
 Llm layers(std::int32_t full, std::int32_t windows, std::int32_t states) {
   Llm llm;
   llm.name = "pools";
@@ -32,20 +32,20 @@ Llm layers(std::int32_t full, std::int32_t windows, std::int32_t states) {
 }
 
 TEST_CASE("SGLang: windows have 0.8 tokens for each of the full layers") {
-  // 2 * 256 + 0.8 * 6 * 256 = 1,740.8 B for a token of the full layers.
+  // 2 * 256 + 0.8 * 6 * 256 = 1,740.8 B per token of the full layers.
   const EnginePools p = sglang_pools(layers(2, 6, 0), {}, Bytes{17'408'900});
   REQUIRE(p.pools.size() == 2);
   CHECK(p.tokens() == 10'000);
   CHECK(p.pools[1].capacity == 8000);
   CHECK(p.pools[0].bytes() + p.pools[1].bytes() == Bytes{17'408'000});  // of 17,408,900
-  // 1,000 tokens: ten of the full pool; a window holds 100 of them, eighty of that pool.
+  // 1,000 tokens: ten requests in the full pool; a window holds 100 of them, eighty in its pool.
   CHECK(p.concurrency(1000) == test::rel(10.0));
   CHECK(p.concurrency(50) == test::rel(160.0));
   CHECK(p.request_bytes(1000) == Bytes{1000 * 512 + 100 * 1536});
 }
 
 TEST_CASE("SGLang without pools for windows: all layers hold every token") {
-  // 8 * 256 B a token.
+  // 8 * 256 B per token.
   const EnginePools p = sglang_pools(layers(2, 6, 0), {.window_pools = false}, Bytes{20'481'000});
   REQUIRE(p.pools.size() == 1);
   CHECK(p.tokens() == 10'000);
@@ -56,7 +56,7 @@ TEST_CASE("SGLang without pools for windows: all layers hold every token") {
 }
 
 TEST_CASE("SGLang: states get 0.9 to 1, and running requests own several") {
-  // Three states of 4,672 B: slots of 14,016. 0.9 / 1.9 of the memory holds 100 and a spare one.
+  // Three states of 4,672 B: slots of 14,016. 0.9 / 1.9 of the memory holds 100 and one spare slot.
   const Bytes slot{14'016};
   const Bytes memory{static_cast<std::int64_t>(101.5 * 14'016 * 1.9 / 0.9)};
   const EnginePools p = sglang_pools(layers(1, 0, 3), {.state_slots = 5}, memory);
@@ -67,11 +67,11 @@ TEST_CASE("SGLang: states get 0.9 to 1, and running requests own several") {
   CHECK(p.slots == 5);
   CHECK(p.tokens() == (memory - slot * 100).count() / 256);
   CHECK(p.max_states() == 20);
-  CHECK(p.concurrency(1) == test::rel(20.0));  // slots over those of a request
+  CHECK(p.concurrency(1) == test::rel(20.0));  // slots over slots per request
   const EnginePools alone = sglang_pools(layers(1, 0, 3), {.state_slots = 1}, memory);
   CHECK(alone.slots == 1);
   CHECK(alone.max_states() == 100);
-  // Without the radix cache the pool has a slot for each of max_running_requests.
+  // Without the radix cache, the pool has one slot for each of max_running_requests.
   const EnginePools few =
       sglang_pools(layers(1, 0, 3), {.state_slots = 1, .state_sequences = 40}, memory);
   CHECK(few.max_states() == 40);
@@ -79,12 +79,13 @@ TEST_CASE("SGLang: states get 0.9 to 1, and running requests own several") {
   // Slots that exceed the memory leave no tokens.
   CHECK(sglang_pools(layers(1, 0, 3), {.state_slots = 1, .state_sequences = 40}, slot).tokens() ==
         0);
-  // What the pools take is never more than there is.
+  // The pools never exceed the memory.
   CHECK(p.pools[0].bytes() + p.pools[1].bytes() <= memory);
 }
 
 TEST_CASE("TensorRT-LLM: memory is shared out by window times bytes") {
-  // Of 1,000 tokens full layers see 1,000 (512 B each), windows 100 (1,536 B): 512,000 to 153,600.
+  // For 1,000 tokens, full layers hold 1,000 (512 B each), windows 100 (1,536 B): 512,000 to
+  // 153,600.
   const TrtllmPoolSettings settings{.max_num_seqs = 8, .max_model_len = 1000, .block_tokens = 10};
   const Bytes memory{6'656'000};
   const EnginePools p = trtllm_pools(layers(2, 6, 0), settings, memory);

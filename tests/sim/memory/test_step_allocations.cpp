@@ -64,8 +64,8 @@ TEST_CASE("requested bytes of tensors peak where the run's own timeline does") {
         CHECK(!report.oom);
         CHECK(report.steps == 30);
         const Bytes expected = r.peak_hbm - find_stack(stack).context;
-        // Weights are 512 B blocks each here and one block there; the step's input counts twice
-        // there.
+        // The allocator rounds each weight to 512 B blocks. The run has one block for all weights
+        // and counts the step's input twice.
         CHECK(static_cast<double>(report.tensor_peak.count()) ==
               test::rel(static_cast<double>(expected.count()), 2e-4));
         CHECK(report.tensor_peak <= report.end.allocated_peak);
@@ -96,8 +96,8 @@ TEST_CASE("methods that compress at prefill or at each step leave the bytes that
       for (const WeightTensor& t : weight_tensors(c.llm, Dtype::kFp16)) {
         weights += round_up(t.bytes, 512_B);
       }
-      // Only weights and the cache are left at the end. Blocks may exceed the request by a rest
-      // that is too small to split, 1 MiB per tensor.
+      // Only weights and the cache are left at the end. Blocks may exceed the request by a
+      // remainder that is too small to split, 1 MiB per tensor.
       const Bytes left = r.allocator->end.allocated;
       CHECK(left >= weights + r.kv_bytes);
       CHECK(left <= weights + r.kv_bytes + 1_MiB * (3 * 32));
@@ -106,7 +106,7 @@ TEST_CASE("methods that compress at prefill or at each step leave the bytes that
 }
 
 TEST_CASE("a cache that grows by concatenation fragments unless segments expand or it is static") {
-  // So long that sizes step over segments of 2 MiB several times: 200 steps of 8 KiB per tensor.
+  // Long enough that sizes cross 2 MiB segments several times: 200 steps of 8 KiB per tensor.
   const auto gap = [](const Case& c) {
     const StaticResult r = run_static(c.spec());
     const AllocationReport& report = r.allocator.value();
@@ -125,7 +125,7 @@ TEST_CASE("a cache that grows by concatenation fragments unless segments expand 
 }
 
 TEST_CASE("a run that fits by its bytes may fail because of fragmentation") {
-  // Eager attention on a GPU that its peak just fills.
+  // Eager attention on a GPU with exactly its peak.
   Case c{.stack = "hf-eager", .prompt = 4000, .output = 400};
   const StaticResult free_run = run_static(c.spec());
   REQUIRE(!free_run.oom);
@@ -157,10 +157,10 @@ TEST_CASE("without memory the run ends at once and says where") {
   const StaticResult decode = run_static(c.spec());
   REQUIRE(decode.oom.has_value());
   REQUIRE(decode.allocator->oom.has_value());
-  // The allocator cannot hold more than the bytes themselves.
+  // The allocator cannot hold more than the exact bytes.
   CHECK(decode.allocator->oom->step <= decode.oom->step);
   CHECK(decode.allocator->oom->step * 10 >= decode.oom->step * 9);
-  // Reserved but unallocated when nothing more can be released: at most 2 % of the GPU.
+  // Reserved but unallocated memory when nothing more can be released: at most 2 % of the GPU.
   const OutOfMemory& reason = decode.allocator->oom->reason;
   CHECK((reason.reserved - reason.allocated) * 50 <= decode.usable_hbm);
   CHECK(decode.allocator->oom->tokens == 500 + decode.allocator->oom->step);

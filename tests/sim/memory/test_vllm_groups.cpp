@@ -1,4 +1,4 @@
-// Groups of layers as in vLLM, and the capacities that its logs print.
+// Groups of layers as in vLLM, and the capacities printed in its logs.
 
 #include <cmath>
 #include <memory>
@@ -30,7 +30,7 @@ LayerSpec full_layer(std::int32_t kv_heads, std::int32_t head_dim) {
   layer.mlp.d_ff = 64;
   return layer;
 }
-/// Gated delta nets with 16 key heads of 128 and `heads` values of 128, in fp32.
+/// Gated delta nets with 16 key heads and `heads` value heads of 128, in fp32.
 LayerSpec delta_layer(std::int32_t heads) {
   LayerSpec layer;
   layer.state = {.kind = StateKind::kGatedDelta,
@@ -55,8 +55,9 @@ Llm hybrid(std::int32_t full, std::int32_t kv_heads, std::int32_t value_heads) {
 Bytes gib(double n) { return Bytes{static_cast<std::int64_t>(n * 1024 * 1024 * 1024)}; }
 
 TEST_CASE("attention blocks are as large as a recurrent state") {
-  // 48 states of 128 x 128 in fp32 and 3 columns of 10,240 channels: 3,207,168 B. A token of a full
-  // layer takes 4,096 B in bf16: 783 tokens, 784 as a multiple of 16. In fp8: 1,566, 1,568.
+  // 48 states of 128 x 128 in fp32 and 3 columns of 10,240 channels: 3,207,168 B. A full layer uses
+  // 4,096 B per token in bf16: 783 tokens, rounded up to 784, a multiple of 16. In fp8: 1,566,
+  // 1,568.
   const Llm llm = hybrid(16, 4, 48);
   const VllmGroupSettings bf16{.max_model_len = 32768, .max_num_batched_tokens = 16384};
   const VllmGroups wide = vllm_groups(llm, bf16);
@@ -66,7 +67,8 @@ TEST_CASE("attention blocks are as large as a recurrent state") {
   CHECK(wide.groups[0].layers == 16);
   CHECK(wide.groups[3].kind == "gated-delta");
   CHECK(wide.block_id == Bytes{784LL * 4096 * 16});
-  // A request takes 42 blocks of 784 tokens, and a written and a kept state for each of 3 groups.
+  // A request uses 42 blocks of 784 tokens, and a written and a retained state for each of 3
+  // groups.
   CHECK(wide.request_blocks == 42 + 3 * 2);
   VllmGroupSettings none = bf16;
   none.keeps_states = false;
@@ -81,7 +83,7 @@ TEST_CASE("attention blocks are as large as a recurrent state") {
   const VllmGroupSettings fp8{.kv_dtype = Dtype::kFp8E4m3, .max_model_len = 196608};
   const VllmGroups narrow = vllm_groups(llm, fp8);
   CHECK(narrow.block_tokens == 1568);
-  // 7.33 GiB are 153 blocks; 126 + 3 * 2 of them a request: 227,886 tokens, as logged.
+  // 7.33 GiB are 153 blocks, 126 + 3 * 2 of them per request: 227,886 tokens, as logged.
   const VllmCapacity capacity = vllm_capacity(narrow, gib(7.33), 196608);
   CHECK(capacity.blocks == 153);
   CHECK(capacity.tokens == 227'886);
@@ -91,7 +93,7 @@ TEST_CASE("attention blocks are as large as a recurrent state") {
 
 TEST_CASE("a draft head joins the full layers and widens the states") {
   // Three draft tokens: 3 more columns of 10,240 channels, 3,268,608 B: 1,600 tokens of 2,048 B. 17
-  // full layers; 48 states dealt out to three groups of 16, each with an empty one.
+  // full layers; 48 states distributed over three groups of 16, each with an empty one.
   const VllmGroupSettings settings{
       .kv_dtype = Dtype::kFp8E4m3, .max_model_len = 131072, .draft_tokens = 3, .draft_layers = 1};
   const VllmGroups groups = vllm_groups(hybrid(16, 4, 48), settings);
@@ -107,7 +109,7 @@ TEST_CASE("a draft head joins the full layers and widens the states") {
 
 TEST_CASE("ten full layers with two heads: a 35B model's log") {
   // 32 states in fp32 and 3 columns of 2 * 16 * 128 + 32 * 128 = 8,192 channels: 2,097,152 + 49,152
-  // = 2,146,304 B, 2,096 tokens of 1,024 B. 299 blocks, 63 + 3 * 2 of them a request, as logged.
+  // = 2,146,304 B, 2,096 tokens of 1,024 B. 299 blocks, 63 + 3 * 2 of them per request, as logged.
   const VllmGroupSettings settings{.kv_dtype = Dtype::kFp8E4m3, .max_model_len = 131072};
   const VllmGroups groups = vllm_groups(hybrid(10, 2, 32), settings);
   CHECK(groups.block_tokens == 2096);
@@ -118,8 +120,7 @@ TEST_CASE("ten full layers with two heads: a 35B model's log") {
 }
 
 TEST_CASE("layers that differ only in their pages form one group") {
-  // GLM-5: 78 latents of 1,152 B and as many index keys of 132 B, in blocks of 64: 100,152 B per
-  // token.
+  // GLM-5: 78 latents of 1,152 B and 78 index keys of 132 B, in blocks of 64: 100,152 B per token.
   Llm llm;
   llm.name = "dsa";
   llm.d_model = 64;
@@ -176,7 +177,7 @@ TEST_CASE("windows also hold a step's tokens and shorter entries get longer bloc
   add_layers(narrow, 2, full_layer(1, 32));
   const VllmGroups longer = vllm_groups(narrow, settings);
   CHECK(longer.block_tokens == 64);
-  // Three eighths cannot be made equal.
+  // Three eighths cannot be equalised.
   narrow.layers.resize(10);
   add_layers(narrow, 2, full_layer(1, 48));
   CHECK_THROWS_AS((void)vllm_groups(narrow, settings), InputError);
@@ -198,8 +199,8 @@ TEST_CASE("nearly equal classes are padded to the larger one") {
   CHECK(groups.block_id == Bytes{10 * 16 * 512});
 }
 
-/// Layers of DeepSeek-V4: two or more with windows alone, then entries for 4 and 128 tokens in
-/// turn.
+/// Layers of DeepSeek-V4: at least two with only windows, then entries for 4 and 128 tokens
+/// alternately.
 Llm compressed(std::int32_t windows, std::int32_t narrow, std::int32_t wide) {
   Llm llm;
   llm.name = "v4";
@@ -225,8 +226,8 @@ Llm compressed(std::int32_t windows, std::int32_t narrow, std::int32_t wide) {
 
 TEST_CASE("compressed entries are packed, by release") {
   // Pages in multiples of 576 B: windows and entries for 4 tokens 64 x 584 B -> 37,440; entries for
-  // 128 tokens 2 x 584 -> 1,728; index keys 64 x 132 -> 8,640; states 32,768 -> 32,832 and
-  // 8,192 -> 8,640. Tuples 21, 43, 21 and 20: groups of 22, so that windows make two.
+  // 128 tokens 2 x 584 -> 1,728; index keys 64 x 132 -> 8,640; states 32,768 -> 32,832 and 8,192 ->
+  // 8,640. Tuples 21, 43, 21 and 20: groups of 22, so that windows form two.
   const Llm flash = compressed(2, 21, 20);
   VllmGroupSettings settings{.kv_dtype = Dtype::kFp8E4m3, .max_model_len = 256'000};
   settings.release = {0, 22, 1};
@@ -238,14 +239,14 @@ TEST_CASE("compressed entries are packed, by release") {
   CHECK(before.groups[2].padding == 1);
   CHECK(before.block_id == Bytes{22 * (37'440 + 8'640 + 1'728)});
   // A start of 0.22.1 logged 37.93 GiB, 2,497,693 tokens and 9.76 requests: 38,724 blocks, 3,969 of
-  // them a request of 256,000 tokens in steps of 8,192.
+  // them per request of 256,000 tokens in steps of 8,192.
   CHECK(before.request_blocks == 3969);
   const VllmCapacity logged = capacity_of_blocks(before, 38'724, 256'000);
   CHECK(logged.tokens == 2'497'693);
   CHECK(vllm_capacity(before, gib(37.93), 256'000).tokens == rel(2'497'693.0, 2e-4));
 
-  // As many slots of a page size as the group with most of them; two steps in flight. A start of
-  // 0.26.0 with a draft layer logged 7.71 GiB and 150,992 tokens.
+  // The number of slots of a page size is the maximum over the groups; two steps are in flight. A
+  // start of 0.26.0 with a draft layer logged 7.71 GiB and 150,992 tokens.
   settings.release = {0, 26, 0};
   settings.max_model_len = 121'344;
   settings.draft_layers = 1;
@@ -254,13 +255,13 @@ TEST_CASE("compressed entries are packed, by release") {
   CHECK(slots.request_blocks == 6401);
   CHECK(capacity_of_blocks(slots, 7965, 121'344).tokens == 150'992);
 
-  // Dense pages: the full group's 62 are the largest.
+  // Dense pages: the 62 of the full group are the largest number.
   settings.release = {0, 27, 0};
   const VllmGroups dense = vllm_groups(flash, settings);
   CHECK(dense.block_id == Bytes{21 * 37'440 + 21 * 8'640 + 20 * 1'728});
   CHECK(dense.request_blocks == 474 + 2 * 259 + 4099 + 2065);
 
-  // DeepSeek-V4-Pro: 1,473,408 B a block id before PR 48993, as its text states.
+  // DeepSeek-V4-Pro: 1,473,408 B per block id before PR 48993, according to its text.
   settings.release = {0, 26, 0};
   settings.draft_layers = 0;
   CHECK(vllm_groups(compressed(0, 30, 31), settings).block_id == Bytes{1'473'408});
@@ -289,7 +290,7 @@ TEST_CASE("Mamba layers keep a state after each block, delta nets at the ends of
   CHECK(all.block_tokens == 2096);
   CHECK(all.has_states());
   CHECK(all.request_blocks == 3 * 100);
-  settings.draft_tokens = 1;  // then at the ends of steps alone; a column more, 2,112 tokens
+  settings.draft_tokens = 1;  // then only at the ends of steps; one more column, 2,112 tokens
   CHECK(vllm_groups(llm, settings).request_blocks == 100 + 2 * 3);
   settings.draft_tokens = 0;
   settings.keeps_states = false;
@@ -299,7 +300,7 @@ TEST_CASE("Mamba layers keep a state after each block, delta nets at the ends of
 TEST_CASE("the longest request fits, and one token more does not") {
   VllmGroupSettings settings{.kv_dtype = Dtype::kFp8E4m3, .max_model_len = 262'144};
   const Llm llm = hybrid(16, 4, 48);
-  // 100 blocks: 94 of full layers next to two states in each of three groups.
+  // 100 blocks: 94 for full layers, and two states in each of three groups.
   CHECK(longest_request(llm, settings, 100) == 94 * 1568);
   CHECK(longest_request(llm, settings, 1) == 0);
   settings.max_model_len = 1000;
@@ -307,8 +308,8 @@ TEST_CASE("the longest request fits, and one token more does not") {
 }
 
 TEST_CASE("formats with scales for each head") {
-  // Four heads of 256 in 4 bits with two fp32 scales: 1,056 B a token, and blocks of 1,552 tokens
-  // next to states of 1,634,304 B in bf16, 3,040 in fp32, as logged.
+  // Four heads of 256 in 4 bits with two fp32 scales: 1,056 B per token, and blocks of 1,552 tokens
+  // with states of 1,634,304 B in bf16, 3,040 in fp32, as logged.
   VllmGroupSettings settings{.max_model_len = 49'152};
   std::shared_ptr<const Method> format;
   const auto store_in = [&](const Llm& llm, const char* name) {
@@ -322,7 +323,7 @@ TEST_CASE("formats with scales for each head") {
   CHECK(capacity_of_blocks(narrow, 86, 49'152).tokens == 111'238);
   settings.state_dtype.reset();
   CHECK(vllm_groups(hybrid(16, 4, 48), settings).block_tokens == 3040);
-  // Two heads of 256: blocks that divide the sizes which vLLM's PR 39931 states.
+  // Two heads of 256: blocks that divide the sizes given in vLLM's PR 39931.
   const auto block = [&](const char* name) {
     const Llm llm = hybrid(10, 2, 32);
     store_in(llm, name);

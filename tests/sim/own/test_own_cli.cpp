@@ -1,4 +1,4 @@
-// Methods of files on the command line and in scenarios: replay, run, plan, show.
+// Methods from files on the command line and in scenarios: replay, run, plan, show.
 
 #include <chrono>
 #include <csignal>
@@ -102,7 +102,8 @@ TEST_CASE("own cli: scenarios find files next to them, in replays, runs and serv
   REQUIRE(points.size() == 3);
   CHECK(points[2].at("method") == "mine.py:Recent");
   CHECK(points[2].at("method_params").at("window") == 12);
-  // Memory follows from the budget as for a built-in scorer, and the capacity from the memory.
+  // Memory follows from the budget as for a built-in scorer, and the capacity follows from the
+  // memory.
   for (const char* key : {"peak_hbm_bytes", "kv_bytes"}) {
     CHECK(points[2].at(key) == points[1].at(key));
     CHECK(points[2].at(key) != points[0].at(key));
@@ -168,7 +169,7 @@ TEST_CASE("own cli: a scorer's process ends with the program, even if both are b
   ::kill(std::stoi(text_of(folder / "program")), SIGKILL);
   const std::string status = "/proc/" + text_of(folder / "pid") + "/status";
   CHECK(within([&] {
-    const std::string text = text_of(status);  // a zombie has ended
+    const std::string text = text_of(status);  // an ended process may remain as a zombie
     return text.empty() || text.find("State:\tZ") != std::string::npos;
   }));
 }

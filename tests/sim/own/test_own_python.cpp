@@ -1,5 +1,5 @@
-// Methods that are Python classes: they keep what built-in methods with the same scores keep, and
-// each way to break the interface is reported.
+// Methods as Python classes: they keep the same entries as built-in methods with the same scores,
+// and each way to break the interface is reported.
 
 #include <cstdlib>
 #include <filesystem>
@@ -23,7 +23,7 @@ const fs::path kRoot{KVSIM_SOURCE_DIR};
 const fs::path kFolder = kRoot / "tests/sim/own";
 const Budget kFifth{.fraction = 0.2};
 
-/// The method of class `kind`, by its name in results.
+/// The name in results of the method of class `kind`.
 std::string own(const std::string& kind) {
   ::setenv("KVSIM_PYTHON", KVSIM_PYTHON, 1);
   return method_of_user("scorers.py:" + kind, kFolder);
@@ -47,7 +47,7 @@ void check_equal(const ReplayMethod& a, const ReplayMethod& b) {
   CHECK(a.closed_form_bytes_final == b.closed_form_bytes_final);
 }
 
-/// The complaint of loading or replaying class `kind`.
+/// The error message of loading or replaying class `kind`.
 std::string complaint(const std::string& kind, const Params& params = {}) {
   try {
     (void)replay_of({{own(kind), params, kFifth}});
@@ -122,7 +122,8 @@ TEST_CASE("own python: parameters reach the constructor, and the ratio that a bu
     }
     return prompt;
   };
-  // 8 newest of 384 tokens and the 12 first; the 20 newest; the opposite: 375, ... without those 8.
+  // The 8 newest of 384 tokens and the first 12; the 20 newest; the opposite: 375, ... without
+  // those 8.
   std::vector<std::int32_t> first, second, third;
   for (std::int32_t t = 0; t < 12; ++t) first.push_back(t);
   for (std::int32_t t = 376; t < 384; ++t) first.push_back(t);
@@ -223,7 +224,7 @@ TEST_CASE("own python: files and interpreters that are missing are reported") {
             "method \"broken.py:A\": broken.py:1: ModuleNotFoundError: No module named"));
   test::write(folder / "syntax.py", "a = 1\ndef score(:\n");
   CHECK(has(refused("syntax.py:A", folder), "method \"syntax.py:A\": syntax.py:2: SyntaxError"));
-  // Two files of one name; one file that changes.
+  // Two files with one name; one file that changes.
   const std::string text = "class A:\n    def score(self, keys):\n        return keys[:, :, 0]\n";
   fs::create_directories(folder / "other");
   test::write(folder / "same.py", text);

@@ -1,5 +1,5 @@
-// Laws of every method of the catalogue on whole traces: one that records every input a method may
-// need, and the shipped sample. Methods come from the catalogue, so these tests include new ones
+// Laws of every method of the catalogue on whole traces: a trace with every input that a method may
+// need, and the shipped sample. Methods come from the catalogue, so these tests include new methods
 // automatically.
 
 #include <algorithm>
@@ -50,8 +50,8 @@ fs::path generated(bool with_repeat) {
   return path;
 }
 
-/// Every method of the catalogue that can run on the trace, at `budget` if it takes one; the others
-/// with the reason.
+/// Every method of the catalogue that can run on the trace, at `budget` if it has one; other
+/// methods are listed with the reason.
 std::vector<MethodSpec> able(const TraceInfo& info, const std::optional<Budget>& budget) {
   std::vector<MethodSpec> specs;
   for (const MethodInfo& method : builtin_methods()) {
@@ -77,7 +77,7 @@ ReplayOptions detailed(std::int32_t threads) {
   return options;
 }
 
-/// Calls `check` with each of the traces.
+/// Calls `check` with each trace.
 template <class Check>
 void on_traces(Check check) {
   for (const fs::path& path : {generated(false), generated(true), kSample}) {
@@ -146,7 +146,7 @@ void check_totals(const TraceInfo& info, const ReplayMethod& m) {
         for (const std::int32_t id : entry) {
           REQUIRE(id >= 0);
           REQUIRE(id < info.tokens);
-          REQUIRE_FALSE(seen[static_cast<std::size_t>(id)]);  // no token twice
+          REQUIRE_FALSE(seen[static_cast<std::size_t>(id)]);  // no token is held twice
           seen[static_cast<std::size_t>(id)] = true;
         }
       }
@@ -186,7 +186,7 @@ TEST_CASE("I1 I9: every method's counters are consistent and its size law is its
           REQUIRE(step.entries_held == held);
           REQUIRE(step.entries_attended == attended);
         }
-        // Entries kept within a budget of bytes; readers hold everything and say so.
+        // The kept entries are within a budget of bytes; readers hold all entries and report this.
         REQUIRE(m.budget_reached.has_value());
         if (composed.parts().read == nullptr && m.budget && m.closed_form_bytes_final) {
           CHECK(*m.budget_reached <= *m.budget * 1.1 + 0.02);
@@ -201,7 +201,7 @@ TEST_CASE("I2: a budget of all tokens makes every method without rounding exact"
     const TraceInfo& info = trace.info();
     auto specs = able(info, Budget{0, 2 * info.tokens});
     for (MethodSpec& spec : specs) {
-      if (spec.name == "rocketkv") spec.params["topk"] = info.tokens;  // its steps' own limit
+      if (spec.name == "rocketkv") spec.params["topk"] = info.tokens;  // its step limit
     }
     const auto result = replay(trace, specs, detailed(1));
     std::int64_t exact = 0;
@@ -209,11 +209,11 @@ TEST_CASE("I2: a budget of all tokens makes every method without rounding exact"
       const ReplayMethod& m = result.methods[i];
       const auto method = resolve_for_trace(specs[i], info);
       const Composition& parts = as_composed(*method).parts();
-      // Cheaper formats, shared layers and selections without a budget change results for any kept
-      // set.
+      // Cheaper formats, shared layers and selections without a budget change results even for
+      // equal kept sets.
       const bool lossy = parts.store->rounds() || parts.share || !m.budget;
       if (lossy && m.name != "full") continue;
-      // These distribute a total by a softmax over layers, for any budget of a head.
+      // These distribute a total by a softmax over layers, regardless of a head's budget.
       if (m.name.starts_with("pyramid") && m.name != "pyramidkv") continue;
       INFO(m.name);
       ++exact;
@@ -241,7 +241,7 @@ TEST_CASE("no method retains more than the best choice of equal size made at eac
         for (const ReplayCell& head : m.heads) {
           CHECK(*head.retained_mass_mean <= *head.best_mass_mean + 1e-6);
         }
-        // The oracle is the best choice itself; whole caches leave no choice.
+        // The oracle is the best choice by definition; whole caches have no choice.
         if (m.name == "oracle-step" || m.name == "full") {
           CHECK(*m.retained_mass_mean == doctest::Approx(*m.best_mass_mean).epsilon(1e-5));
         }
@@ -250,8 +250,8 @@ TEST_CASE("no method retains more than the best choice of equal size made at eac
   });
 }
 
-/// The trace with its two KV heads and their data exchanged: each row of every tensor except the
-/// hidden states has one half per head.
+/// The trace with its two KV heads and their data exchanged: every tensor row except the hidden
+/// states has one half per head.
 fs::path with_heads_swapped(const fs::path& path) {
   const fs::path swapped = test::scratch_folder() / "all-swapped.safetensors";
   const Safetensors file = Safetensors::open(path);
@@ -260,7 +260,7 @@ fs::path with_heads_swapped(const fs::path& path) {
   SafetensorsWriter writer{swapped, plan, file.metadata()};
   for (const TensorPlan& tensor : plan) {
     const TensorEntry& entry = *file.find(tensor.name);
-    if (entry.type == TensorType::kI32) {  // of tokens, not of heads
+    if (entry.type == TensorType::kI32) {  // per token, not per head
       std::vector<std::int32_t> ids(static_cast<std::size_t>(entry.elements()));
       const auto bytes = file.bytes(entry);
       std::memcpy(ids.data(), bytes.data(), bytes.size());
@@ -284,7 +284,7 @@ fs::path with_heads_swapped(const fs::path& path) {
 TEST_CASE("I8: exchanging KV heads exchanges their results and nothing else") {
   // Draws are keyed by layer, head and step, so exchanged heads draw other numbers. Joint decisions
   // for several heads (means over heads, budgets shared among them) are no exception: with two
-  // heads even their sums are equal to the last digit.
+  // heads, even their sums are equal to the last digit.
   const std::map<std::string, std::string> by_place{{"random", "scores are drawn"},
                                                     {"keyformer", "Gumbel noise is drawn"},
                                                     {"cam", "merges are drawn (Bernoulli)"},
@@ -344,8 +344,7 @@ TEST_CASE("I10: threads and a second run change no digit of any method") {
       }
     }
   }
-  // Methods that run at the same time change nothing either, except for those that draw by seed
-  // only.
+  // Methods that run simultaneously also have no effect, except on those that draw only by seed.
   for (const MethodSpec& spec : specs) {
     INFO(spec.name);
     const auto alone = replay(trace, {spec}, detailed(2));
@@ -356,7 +355,7 @@ TEST_CASE("I10: threads and a second run change no digit of any method") {
   }
 }
 
-/// The trace with all its tokens in the prompt: no decode step is left.
+/// The trace with all its tokens in the prompt: no decode step remains.
 fs::path all_prompt(const fs::path& path, std::int64_t tokens) {
   const fs::path out = test::scratch_folder() / "all-prompt.safetensors";
   const Safetensors file = Safetensors::open(path);
@@ -388,7 +387,7 @@ TEST_CASE("MHA, GQA and MQA at odd sizes with and without decode steps: laws are
   for (const Shape shape : {Shape{3, 3}, Shape{6, 2}, Shape{4, 1}}) {
     for (const std::int64_t prompt : {1, 31, 257}) {
       for (const std::int64_t steps : {0, 31}) {
-        if (prompt + steps < 2) continue;  // no trace is that short
+        if (prompt + steps < 2) continue;  // no trace is this short
         GenerateOptions options;
         options.layers = 3;
         options.heads = shape.heads;

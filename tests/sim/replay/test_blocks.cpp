@@ -1,5 +1,5 @@
-// Blocks of steps against single steps: sessions of every method of the catalogue keep the same
-// entries, with attention computed in tiles or step by step in fp64.
+// Blocks of steps compared with single steps: sessions of every method of the catalogue keep the
+// same entries, with attention computed in tiles or step by step in fp64.
 
 #include <cmath>
 #include <vector>
@@ -30,13 +30,13 @@ std::filesystem::path long_enough(std::int32_t heads, std::int32_t kv_heads, boo
   options.with_scores = true;
   options.with_decisions = true;
   options.seed = 3;
-  // bf16 rounds many numbers to the same: more equal scores.
+  // bf16 rounds many numbers to the same value, so more scores are equal.
   options.dtype = repeated_keys ? Dtype::kBf16 : Dtype::kFp16;
   generate_trace(options, path);
   return path;
 }
 
-/// A session of one decision unit, prefilled.
+/// A prefilled session of one decision unit.
 struct Prefilled {
   Prefilled(const LayerBlock& block, const ComposedMethod& method, const DecisionUnit& unit,
             std::int64_t entries)
@@ -91,7 +91,8 @@ void compare(const LayerBlock& block, const ComposedMethod& method, const Decisi
           difference += (got[c] - step.out[h][c]) * (got[c] - step.out[h][c]);
           size += step.out[h][c] * step.out[h][c];
         }
-        // Plain blocks have fp32 scores: their last digit is up to 1e-6 of a large logit.
+        // Plain blocks have fp32 scores: the error in their last digit is up to 1e-6 of a large
+        // logit.
         REQUIRE(std::sqrt(difference) <= 1e-5 * std::sqrt(size));
         distance += size > 0 ? std::sqrt(difference / size) : 0;
         ++rows;
@@ -133,7 +134,7 @@ TEST_CASE("blocks of steps keep the entries of single steps and have their outpu
       try {
         method = resolve_for_trace(spec, info);
       } catch (const InputError&) {
-        continue;  // needs what no generated trace has
+        continue;  // requires inputs that generated traces do not have
       }
       INFO(each.name, " heads ", shape.heads, "/", shape.kv_heads);
       ++methods;
@@ -170,7 +171,7 @@ TEST_CASE("a limit of memory reads KV heads in turn and changes no digit") {
   }
   options.memory = head - 1;
   CHECK_THROWS_AS((void)replay(trace, apart, options), InputError);
-  // One decision for a layer's heads needs all of them.
+  // One decision for all heads of a layer requires all of them.
   options.memory = 2 * head - 1;
   CHECK_THROWS_AS((void)replay(trace, {{"tova", {}, Budget{0.3, 0}}}, options), InputError);
   options.memory = 2 * head;

@@ -1,5 +1,5 @@
-// Checkpoints of decoders: what config.json and the tensors have to agree on, and the frequencies
-// of the rotation.
+// Checkpoints of decoders: properties that config.json and the tensors have to agree on, and the
+// frequencies of the rotation.
 
 #include <filesystem>
 #include <string>
@@ -91,7 +91,7 @@ TEST_CASE("tensors follow the type and the keys of the configuration, and none i
   CHECK(test::has(complaint(mlp, as(mlp, "qwen3")),
                   "/mlp_bias: expected false: qwen3 has no such biases, got true"));
 
-  // Norms of heads, and tensors that no type has.
+  // Norms per head, and tensors that exist in no model type.
   CHECK(test::has(complaint(attention, as(attention, "qwen3")), "self_attn.q_norm.weight, got"));
   CHECK(test::has(complaint(qwen3, as(qwen3, "llama")),
                   "self_attn.k_norm.weight, which would not be read"));
@@ -111,7 +111,7 @@ TEST_CASE("tensors follow the type and the keys of the configuration, and none i
   const std::vector<std::int64_t> head{test::kVocab, test::kWidth};
   CHECK(complaint(and_tensor(tied, "lm_head.weight", head), tied).empty());
 
-  // Heads that are rotated in part.
+  // Partially rotated heads.
   CHECK(complaint(plain, with(R"("partial_rotary_factor": 1.0)")).empty());
   CHECK(test::has(complaint(plain, with(R"("partial_rotary_factor": 0.5)")),
                   "/partial_rotary_factor: expected 1: whole heads are rotated here, got 0.5"));
@@ -135,7 +135,7 @@ TEST_CASE("llama3 scales slow waves only, and linear scaling all of them") {
           "original_max_position_embeddings": 64})");
   REQUIRE(plain.size() == 4);
   for (std::size_t j = 0; j < 4; ++j) CHECK(linear[j] == plain[j] / 4);
-  // 64 positions hold 10.2, 1.8, 0.3 and 0.06 waves: kept, blended, divided, divided.
+  // 64 positions contain 10.2, 1.8, 0.3 and 0.06 waves: kept, blended, divided, divided.
   CHECK(llama[0] == plain[0]);
   CHECK(llama[1] < plain[1]);
   CHECK(llama[1] > plain[1] / 8);

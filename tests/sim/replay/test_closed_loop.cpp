@@ -1,5 +1,5 @@
-// A decoder with a method's cache in the loop: the forward pass against one written as plain sums,
-// laws of the loop, and broken checkpoints and prompts.
+// A decoder with a method's cache in the loop: the forward pass compared with plain sums, laws of
+// the loop, and broken checkpoints and prompts.
 
 #include <cmath>
 #include <cstdlib>
@@ -61,7 +61,7 @@ Row product(const Matrix& m, const Row& x) {
   return y;
 }
 
-/// Plus a bias if there is one.
+/// Matrix times vector, plus a bias if there is one.
 Row product(const Matrix& m, const Row& x, const std::vector<float>& bias) {
   Row y = product(m, x);
   for (std::size_t i = 0; i < bias.size(); ++i) y[i] += static_cast<double>(bias[i]);
@@ -144,7 +144,7 @@ std::vector<Row> reference_logits(const Checkpoint& c, const std::vector<std::in
   return logits;
 }
 
-/// Of the decoder, and of a loop with the full cache.
+/// Checks the logits of the decoder and of a loop with the full cache.
 void check_logits(const Checkpoint& model) {
   const std::vector<LoopPrompt> prompts = random_prompts(1, 40, 5);
   std::vector<std::int32_t> tokens = prompts[0].tokens;
@@ -289,12 +289,12 @@ TEST_CASE("blended rows: of separate chunks, of the whole prompt, and of tokens 
   const auto separate = blended(decoder, second, {0}, 25, 0);
   for (std::size_t l = 0; l < kLayers; ++l) {
     CAPTURE(l);
-    // Every token is computed again: the whole prompt's rows.
+    // If every token is computed again, the rows equal those of the whole prompt.
     const auto all = blended(decoder, tokens, {0, 20, 45}, 60, 1);
     CHECK(largest_difference(all[l].k, whole[l].k) < 1e-5);
     CHECK(largest_difference(all[l].v, whole[l].v) < 1e-5);
-    // None is: from the check layer on each chunk has its separate rows, the keys turned
-    // to its positions. Before that all tokens are computed.
+    // If none is, each chunk has its separately computed rows from the check layer on, with keys
+    // rotated to its positions. Before that layer, all tokens are computed.
     for (std::size_t h = 0; h < kKvHeads; ++h) {
       const auto rows = [&](const std::vector<float>& from, std::size_t first, std::size_t n,
                             std::size_t of) {
@@ -308,7 +308,7 @@ TEST_CASE("blended rows: of separate chunks, of the whole prompt, and of tokens 
     }
     CHECK((largest_difference(reused[l].k, whole[l].k) > 1e-3) == (l > 0));
   }
-  // Tokens after the chunks are computed in every layer, over what is there.
+  // Tokens after the chunks are computed in every layer, over the existing rows.
   const auto question = blended(decoder, tokens, {0, 20}, 45, 0);
   const auto end = [&](const std::vector<float>& all) {
     return std::vector<float>(all.begin() + 45 * kDim, all.begin() + 60 * kDim);
@@ -336,7 +336,7 @@ TEST_CASE("a loop over blended prompts loses less with more tokens computed") {
     CHECK(result.methods[4].all.kl_mean > 1e-4);
     CHECK(result.methods[4].budget_reached == test::rel(1));
   }
-  // Methods after it have the whole prompt's rows again.
+  // Later methods again have the whole prompt's rows.
   const LoopResult first = run_closed_loop(model, prompts, {specs[0]}, {});
   const LoopResult after = run_closed_loop(model, prompts, {specs[4], specs[0]}, {});
   CHECK(after.methods[1].all.kl_mean == first.methods[0].all.kl_mean);
@@ -377,7 +377,7 @@ TEST_CASE("methods that weigh values by the output projection get the model's") 
   CHECK(result.methods[1].all.kl_mean > 0);
   CHECK(result.methods[1].all.kl_mean != result.methods[0].all.kl_mean);
   // Only the output projection of the last layer differs. No earlier computation reads it, but
-  // criticalkv keeps other entries.
+  // criticalkv keeps different entries.
   Checkpoint other = model;
   Matrix& o = other.layers.back().o;
   for (std::size_t i = 0; i < o.data.size(); ++i) {

@@ -1,4 +1,4 @@
-// Marks of traces: where the prompt ends, errors at the answer and by segment.
+// Marks of traces: end of the prompt, errors at the answer and per segment.
 
 #include <algorithm>
 #include <cmath>
@@ -91,8 +91,8 @@ TEST_CASE("marks: queries that predict an answer count by what they give to one 
     CHECK(marks->predicts[static_cast<std::size_t>(t)] == (t >= 449 && t < 511));
   }
   CHECK_FALSE(retrieval_marks(Trace::open(kSample).info()));
-  // Without a segment of that name all from answer_start on is the answer; one within the context
-  // has not all of it before it.
+  // Without a segment of that name, everything after answer_start is the answer. If an answer
+  // segment is within the context, only part of the context precedes it.
   TraceInfo named = trace.info();
   named.segments = {{"reply", 450, 512}};
   CHECK(retrieval_marks(named)->predicts == marks->predicts);
@@ -100,7 +100,7 @@ TEST_CASE("marks: queries that predict an answer count by what they give to one 
   for (std::int64_t t = 0; t < 512; ++t) {
     CHECK(retrieval_marks(named)->predicts[static_cast<std::size_t>(t)] == (t >= 399 && t < 409));
   }
-  // Against plain sums, in double precision.
+  // Compared with plain sums in double precision.
   const LayerBlock block{trace, 0, 1, {}, nullptr};
   const HeadVectors& head = block.layer(0).heads.front();
   constexpr std::int64_t kFirst = 440, kCount = 30;
@@ -156,9 +156,9 @@ TEST_CASE("marks: the answer's error is weighted by retrieval") {
         0, {series({0.5F, 0.25F}, std::move(first)), series({1.0F, 0.0F}, std::move(second))});
     return summary.finish().answer_error_mean;
   };
-  // A head that retrieves, and one that hardly does: (0.5 x 0.6 + 0.25 x 0.2 + 1 x 0.1) / 1.0.
+  // One head that retrieves, and one that hardly does: (0.5 x 0.6 + 0.25 x 0.2 + 1 x 0.1) / 1.0.
   CHECK(*mean({0.6F, 0.2F}, {0.1F, 0.1F}) == rel(0.45, 1e-6));
-  // Equal weights give the plain mean of the steps, as do none.
+  // With equal weights, or none, the result is the plain mean of the steps.
   CHECK(*mean({0.3F, 0.3F}, {0.3F, 0.3F}) == rel(1.75 / 4, 1e-6));
   CHECK(*mean({0, 0}, {0, 0}) == rel(1.75 / 4, 1e-6));
 }
@@ -236,7 +236,7 @@ TEST_CASE("marks: segments without marks give the same as these marks with them"
   // One mark from the metadata, the other from a segment.
   only["question_start"] = "460";
   CHECK(Trace::open(marked(only)).info().answer_start == 470);
-  // No question: the answer only. An answer before the question is none to it.
+  // Without a question, there is only the answer. An answer before the question is ignored.
   const auto marks = [](const std::vector<TraceSegment>& parts) {
     const TraceInfo info = Trace::open(marked({{"segments", segments_text(parts)}})).info();
     return std::pair{info.question_start.value_or(-1), info.answer_start.value_or(-1)};

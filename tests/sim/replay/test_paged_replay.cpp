@@ -100,7 +100,7 @@ TEST_CASE("every method of the catalogue that runs on the sample can be paged") 
       CHECK(method.paged.size() == 4);
       ++ran;
     } catch (const InputError&) {
-      continue;  // this trace has no such input
+      continue;  // an input is missing in this trace
     }
   }
   CHECK(ran > 10);

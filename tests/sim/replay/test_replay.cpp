@@ -1,5 +1,5 @@
-// Replay of whole traces: totals agree with their parts, threads change nothing, and on real traces
-// the kept sets equal those of a reference.
+// Replay of whole traces: totals agree with their parts, threads do not change results, and on real
+// traces the kept sets equal those of a reference.
 
 #include <algorithm>
 #include <cmath>
@@ -119,7 +119,7 @@ void check_laws(const Trace& trace, const ReplayMethod& m) {
     CHECK(step.cosine <= 1.0);
     if (step.retained_mass) CHECK(*step.retained_mass <= 1.0);
   }
-  // A step of the whole is the sum, or the mean, of the layers' steps.
+  // A step of the whole is the sum or the mean of the layers' steps.
   REQUIRE(m.layer_series.size() == static_cast<std::size_t>(info.n_layers));
   for (std::size_t i = 0; i < m.series.size(); ++i) {
     std::int64_t held = 0;
@@ -137,7 +137,7 @@ void check_laws(const Trace& trace, const ReplayMethod& m) {
   CHECK(read == rel(m.bytes_read_total));
   CHECK(error == doctest::Approx(m.rel_error_mean).epsilon(1e-9));
   CHECK(m.rel_error_p99 >= 0);
-  // Every token is kept once or dropped; merging drops none.
+  // Every token is either kept once or dropped; merging drops none.
   for (const auto& layer : m.kept) {
     for (const auto& head : layer) {
       std::set<std::int32_t> seen;
@@ -168,7 +168,7 @@ TEST_CASE("totals are the sums of their parts, on the shipped trace") {
   const Trace trace = Trace::open(sample());
   const ReplayResult result = replay(trace, all_methods({0.1, 0.2, 0.5}), detailed());
   for (const ReplayMethod& m : result.methods) check_laws(trace, m);
-  // Of f times the prompt, truncated, over the prompt.
+  // f times the prompt, truncated, divided by the prompt.
   CHECK(*result.methods[1].budget_reached == rel(38.0 / 384));
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("a larger budget retains more of the attention") {
   }
 }
 
-/// The head's vectors of a layer, in the form of the reference.
+/// The vectors of a head in a layer, in the form that the reference uses.
 HeadVectors head_of(const Trace& trace, const TraceLayer& layer, std::int32_t h) {
   const TraceInfo& info = trace.info();
   const std::int32_t group = info.n_heads / info.n_kv_heads;
@@ -260,8 +260,7 @@ HeadVectors head_of(const Trace& trace, const TraceLayer& layer, std::int32_t h)
           .scale = info.softmax_scale};
 }
 
-/// Compares final kept sets if no choice was closer than 1e-6; returns the number of heads
-/// compared.
+/// Compares final kept sets if no choice was within 1e-6; returns the number of heads compared.
 int compare_with_reference(const Trace& trace, const std::string& name, std::int64_t budget,
                            const test::ReferenceSettings& settings) {
   const auto result = replay(trace, {{name, {}, Budget{0, budget}}}, detailed()).methods[0];
@@ -294,7 +293,8 @@ void compare_all(const Trace& trace, int at_least) {
   test::ReferenceSettings zero{
       .budget = b, .decay = 0.98, .tail_prompt = tail, .tail_decode = tail, .slots = 1};
   CHECK(compare_with_reference(trace, "zeromerge", b, zero) >= at_least);
-  // Fed one by one, a long prompt makes hundreds of choices per head: more of them are near ties.
+  // If it is fed token by token, a long prompt causes hundreds of choices per head, so more are
+  // near ties.
   zero.online = true;
   CHECK(compare_with_reference(trace, "zeromerge-paper", b, zero) >= at_least / 2);
 }

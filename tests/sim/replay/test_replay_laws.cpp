@@ -1,5 +1,5 @@
 // The invariants of the method catalogue on recorded vectors: the shipped trace of a trained model,
-// and generated traces with one, few and all query heads per KV head. test_methods and
+// and generated traces with one, several and all query heads per KV head. test_methods and
 // test_zeromerge check them on made-up vectors of odd sizes.
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A trace, and its layers' vectors by KV head.
+/// A trace, and the vectors of its layers per KV head.
 struct Recorded {
   explicit Recorded(const fs::path& path) : trace{Trace::open(path)} {
     for (std::int32_t l = 0; l < trace.info().n_layers; ++l) layers.push_back(trace.read_layer(l));
@@ -94,7 +94,8 @@ TEST_CASE("I1 I3 I4 I6 I9 on recorded heads") {
       INFO(info.name);
       const auto method = method_of(info.name, head, budget);
       test::SessionRun run{method, head};
-      // The protected entries, from the resolved parameters and not from the code under test.
+      // The protected entries, derived from the resolved parameters and not from the code under
+      // test.
       std::int64_t recent = 1;
       if (info.name == "streaming-llm") recent = param_integer(method->params(), "window");
       if (info.name == "h2o") recent = param_integer(method->params(), "recent");
@@ -193,7 +194,7 @@ TEST_CASE("Z1: also on recorded heads an uncompressed token never gets less than
       for (std::int64_t t = head.prompt; t < head.tokens; ++t) {
         const EntryTable held = run.session.entries();
         const GroupAttention& attention = run.step(t);
-        if (t % 16 != 0) continue;  // the full rows are the expensive part
+        if (t % 16 != 0) continue;  // computing the full rows is expensive
         std::vector<std::int32_t> all(static_cast<std::size_t>(t + 1));
         std::iota(all.begin(), all.end(), 0);
         for (std::int32_t g = 0; g < head.group; ++g) {

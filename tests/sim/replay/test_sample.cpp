@@ -1,4 +1,4 @@
-// Samples of layers and heads: what is drawn, and how sure the means are.
+// Samples of layers and heads: the drawn layers and heads, and the uncertainty of the means.
 
 #include <algorithm>
 #include <cmath>
@@ -51,21 +51,22 @@ TEST_CASE("a standard error of two stages, solved by hand") {
   SampledMean single_heads;
   single_heads.add_layer({1});
   single_heads.add_layer({3});
-  // The spread between layers includes that of their one head, and no layer's own is left out.
+  // The spread between layers includes that of their single heads. If all layers are drawn, it is
+  // unknown.
   CHECK(*single_heads.standard_error(0.5, 0.25) == rel(1.0));
   CHECK_FALSE(single_heads.standard_error(1, 0.25));
 }
 
 TEST_CASE("over all samples, squared standard errors have the mean of the squared errors") {
   const std::vector<std::vector<double>> values{{1, 3, 8}, {5, 5.5, 2}, {2, 6, 0.5}, {9, 4, 7}};
-  constexpr int kLayers = 4, kDrawn = 2;  // of 3 heads, too, 2 are drawn
+  constexpr int kLayers = 4, kDrawn = 2;  // 2 of 3 heads are drawn, too
   double mean = 0;
   for (const auto& of : values) mean += std::accumulate(of.begin(), of.end(), 0.0) / 12;
   double squared_errors = 0, squared_deviations = 0;
   for (int a = 0; a < kLayers; ++a) {
     for (int b = a + 1; b < kLayers; ++b) {
       for (std::size_t i = 0; i < 3; ++i) {
-        for (std::size_t j = 0; j < 3; ++j) {  // the head of each layer that is left out
+        for (std::size_t j = 0; j < 3; ++j) {  // the omitted head of each layer
           SampledMean sample;
           double of_sample = 0;
           for (const auto& [layer, out] : {std::pair{a, i}, std::pair{b, j}}) {
@@ -90,8 +91,8 @@ TEST_CASE("the standard error of a ratio, solved by hand") {
   ratio.add_layer({{.above = 4, .below = 2}, {.above = 6, .below = 4}});
   // 12/8 = 1.5. Without the first layer 10/6, without the second 1: (1/2) (1/6^2 + 1/2^2) = 5/36.
   CHECK(*ratio.standard_error(0.5, 1) == rel(std::sqrt(0.5 * 5 / 36)));
-  // Without a head of the first layer 12/8 again. Without one of the second, the other counts
-  // twice: 14/10 and 10/6, so (1/2) (1/10^2 + 1/6^2) = 17/900.
+  // Without a head of the first layer, again 12/8. Without a head of the second, the other head
+  // counts twice: 14/10 and 10/6, so (1/2) (1/10^2 + 1/6^2) = 17/900.
   CHECK(*ratio.standard_error(1, 0.5) == rel(std::sqrt(0.5 * 17 / 900)));
   CHECK(*ratio.standard_error(0.5, 0.5) == rel(std::sqrt(0.5 * 5 / 36 + 0.5 * 0.5 * 17 / 900)));
   CHECK(*ratio.standard_error(1, 1) == 0);
@@ -99,13 +100,14 @@ TEST_CASE("the standard error of a ratio, solved by hand") {
   SampledRatio single_heads;
   single_heads.add_layer({{.above = 2, .below = 2}});
   single_heads.add_layer({{.above = 10, .below = 6}});
-  // The spread between layers includes that of their one head; of all layers, nothing shows it.
+  // The spread between layers includes that of their single heads; if all layers are drawn, it is
+  // unknown.
   CHECK(*single_heads.standard_error(0.5, 0.25) == rel(std::sqrt(5.0 / 36)));
   CHECK_FALSE(single_heads.standard_error(1, 0.25));
   SampledRatio one_layer;
   one_layer.add_layer({{.above = 1, .below = 1}, {.above = 2, .below = 1}});
   CHECK_FALSE(one_layer.standard_error(0.5, 1));
-  // Nothing is left without the only layer that has a weight.
+  // Without the only layer with a weight, no layer remains.
   SampledRatio one_weight;
   one_weight.add_layer({{.above = 0.3, .below = 1}});
   one_weight.add_layer({{.above = 0, .below = 0}});
@@ -148,13 +150,13 @@ TEST_CASE("with equal weights, the standard error of a ratio is that of a mean")
         rel(*mean.standard_error(0.3, 0.4, strata), 1e-9));
 }
 
-/// Samples of `drawn` layers and `heads` heads of each, from models of 32 layers of 4 heads. Layers
-/// have 1 to 55 times the weight of the lightest, heads 1 to 7 times. Returns the standard error
-/// over the true one (root mean squares), and the share of intervals of 90 % that hold the ratio.
+/// Samples of `drawn` layers and `heads` heads of each, from models of 32 layers of 4 heads. Layer
+/// weights are 1 to 55 times the smallest, head weights 1 to 7 times. Returns the ratio of the
+/// standard error to the true error (root mean squares), and the coverage of 90 % intervals.
 std::pair<double, double> ratio_coverage(std::int32_t drawn, std::int32_t heads) {
   constexpr std::int32_t kLayers = 32, kHeads = 4, kModels = 20, kSeeds = 150;
   const std::vector<std::int32_t> strata = strata_of(drawn);
-  // Student's t of as many degrees of freedom as layers less strata, 0.95.
+  // Student's t at 0.95; the degrees of freedom are the number of layers minus strata.
   const double student = drawn == 8 ? 1.943180 : 1.782288;
   double squared_errors = 0, squared_deviations = 0, within = 0, all = 0;
   for (std::uint64_t model = 0; model < kModels; ++model) {
@@ -199,7 +201,7 @@ TEST_CASE("the standard error of a ratio covers it, with one head of each layer 
     for (const std::int32_t heads : {1, 2, 4}) {
       const auto [of_true, within] = ratio_coverage(drawn, heads);
       INFO(drawn, " layers, ", heads, " heads: ", of_true, " of the error, ", within);
-      // The linearised standard error has 0.79 and 0.76 of 8 layers.
+      // The linearised standard error is 0.79 and 0.76 of the true error for 8 layers.
       CHECK(of_true > 0.9);
       CHECK(of_true < 1.4);
       CHECK(within > 0.81);
@@ -252,7 +254,7 @@ TEST_CASE("a sample reads what the file has there") {
   CHECK_THROWS_AS(trace.sample(all.n_layers + 1, 0, 0), InputError);
   CHECK_THROWS_AS(trace.sample(0, all.n_kv_heads + 1, 0), InputError);
   trace.sample(2, 1, 0);
-  trace.sample(0, 0, 0);  // all of it again
+  trace.sample(0, 0, 0);  // the whole trace again
   CHECK_FALSE(trace.info().samples_layers());
   CHECK(trace.read_layer(1).k == whole.read_layer(1).k);
 }
@@ -275,7 +277,7 @@ TEST_CASE("means of samples agree with the whole within their standard errors") 
       constexpr double kStudent = 2.353363434801823;  // 90 % of t, of 4 layers
       within += std::abs(off) <= kStudent * error ? 1 : 0;
       ++all;
-      // A layer's cell is the whole replay's.
+      // A layer's cell equals that of the whole replay.
       for (const ReplayCell& cell : of.layers) {
         const auto& same = whole.result.methods[m].layers[static_cast<std::size_t>(cell.layer)];
         CHECK(cell.layer == same.layer);
@@ -285,7 +287,7 @@ TEST_CASE("means of samples agree with the whole within their standard errors") 
     }
   }
   REQUIRE(layers == 4);
-  CHECK(within >= 0.8 * all);  // methods of a sample err together
+  CHECK(within >= 0.8 * all);  // errors of methods are correlated within a sample
 }
 
 TEST_CASE(
@@ -323,7 +325,7 @@ TEST_CASE("what shows no spread has no standard error, and says so") {
              note.find(what) != std::string::npos;
     });
   };
-  // All layers, and one of two heads: nothing shows how heads of a layer differ.
+  // All layers, and one of two heads: the difference between heads of a layer is unknown.
   const ReplayMethod one_head = sampled({.heads = 1});
   REQUIRE(one_head.standard_errors);
   CHECK_FALSE(one_head.standard_errors->rel_error_mean);
@@ -331,7 +333,7 @@ TEST_CASE("what shows no spread has no standard error, and says so") {
   CHECK(says(one_head, "one KV head of each layer"));
   CHECK(says(sampled({.layers = 1}), "one layer"));
   CHECK_FALSE(says(sampled({.layers = 4, .heads = 1}), ""));
-  // Query heads that are stored each are of the one KV head that was drawn.
+  // Separately stored query heads belong to the single KV head that was drawn.
   ReplayOptions some{.heads = 1};
   const ReplayMethod stored =
       run_replay_job(
@@ -345,7 +347,7 @@ TEST_CASE("--until takes layers until the errors are known, or all") {
   const ReplayJob rough = run_replay_job(kSample, kMethods, {.layers = 4, .until = 0.9});
   const ReplayJob fine = run_replay_job(kSample, kMethods, {.layers = 2, .until = 1e-6});
   REQUIRE(rough.result.sample);
-  CHECK_FALSE(fine.result.sample);  // all layers: nothing is left to be uncertain
+  CHECK_FALSE(fine.result.sample);  // all layers: no uncertainty remains
   const ReplayJob whole = run_replay_job(kSample, kMethods, {});
   for (std::size_t m = 0; m < kMethods.size(); ++m) {
     CHECK(fine.result.methods[m].rel_error_mean == whole.result.methods[m].rel_error_mean);
@@ -353,7 +355,7 @@ TEST_CASE("--until takes layers until the errors are known, or all") {
     CHECK(*rough.result.methods[m].standard_errors->rel_error_mean * 3.182 / 1.96 <=
           0.9 * rough.result.methods[m].rel_error_mean);
   }
-  // The sample's 8 layers are the least that it starts with, and methods that need all get them.
+  // It starts with at least the sample's 8 layers, and methods that require all layers have them.
   CHECK_FALSE(run_replay_job(kSample, kMethods, {.until = 0.9}).result.sample);
   const ReplayJob joined =
       run_replay_job(kSample, {{"minicache", {}, {}}}, {.layers = 2, .until = 0.9});
@@ -387,7 +389,7 @@ TEST_CASE("outputs name layers and heads of a sample by their numbers in the tra
       CHECK(method.kept[i][0] == same.kept[layer][head]);
       CHECK(method.why[i][0].size() == same.why[layer][head].size());
     }
-    // Each table's lines are some of the whole replay's.
+    // The lines of each table are a subset of those of the whole replay.
     const auto lines = [](const std::string& text) {
       std::set<std::string> out;
       for (std::size_t at = 0; at < text.size();) {
@@ -408,8 +410,8 @@ TEST_CASE("outputs name layers and heads of a sample by their numbers in the tra
     CHECK(kept_document(replay)["layers"] == replay.sample->layers);
   }
   CHECK(other_head);
-  // Scores at random are of a head's number, not of its place in the sample.
-  some.seed = 0;  // of the scores too
+  // Random scores depend on a head's number, not on its index in the sample.
+  some.seed = 0;  // also the seed of the scores
   const ReplayJob random = run_replay_job(kSample, {methods[0]}, some);
   for (std::size_t i = 0; i < 3; ++i) {
     const auto layer = static_cast<std::size_t>(random.result.layer_number(i));
@@ -423,7 +425,7 @@ TEST_CASE("strata have layers in proportion, and their trend is no error of the 
   CHECK(strata_of(7) == std::vector<std::int32_t>{7});
   CHECK(strata_of(8) == std::vector<std::int32_t>{4, 4});
   CHECK(strata_of(11) == std::vector<std::int32_t>{5, 6});
-  // 26 layers, whose means rise with depth.
+  // 26 layers whose means increase with depth.
   constexpr std::int32_t kLayers = 26, kSeeds = 4000;
   for (const std::int32_t n : {8, 13, 16, 26}) {
     const std::vector<std::int32_t> strata = strata_of(n);

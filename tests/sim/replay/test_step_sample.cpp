@@ -1,4 +1,4 @@
-// A sample of decode steps: what is drawn, what it leaves unchanged, and how sure the means are.
+// A sample of decode steps: the drawn steps, unaffected results, and the uncertainty of the means.
 
 #include <algorithm>
 #include <cmath>
@@ -65,11 +65,11 @@ TEST_CASE("every decode step is drawn equally often") {
 }
 
 TEST_CASE("a standard error of steps, solved by hand") {
-  // 4 of 8 steps in runs of one, of one stratum: variance (1 - 1/2) s^2 / 4.
+  // 4 of 8 steps in runs of one, in one stratum: variance (1 - 1/2) s^2 / 4.
   const StepSample four{4, 8, 0};
   const std::vector<double> values{1, 3, 5, 7}, equal(4, 1.0);
   CHECK(*four.standard_error(values, equal) == rel(std::sqrt(0.5 * 20.0 / 3 / 4)));
-  // Weighted: 28 / 6, and 27 / 5, 25 / 5, 18 / 4 and 14 / 4 without each run; 3/4 of their squared
+  // Weighted: 28 / 6, and without each run 27 / 5, 25 / 5, 18 / 4 and 14 / 4; 3/4 of their squared
   // distances.
   const std::vector<double> weights{1, 1, 2, 2};
   const std::vector<double> sums{1, 3, 10, 14};
@@ -84,7 +84,7 @@ TEST_CASE("a standard error of steps, solved by hand") {
 }
 
 TEST_CASE("squared standard errors of steps have the mean of the squared errors") {
-  // Errors of neighbours are close, and errors grow over the steps.
+  // Errors of neighbouring steps are similar, and errors grow over the steps.
   constexpr std::int64_t kSteps = 384, kSeeds = 3000;
   std::vector<double> all;
   double sum = 0;
@@ -116,8 +116,8 @@ TEST_CASE("a sample of steps changes no size, and its errors are those of all st
   const std::vector<MethodSpec> methods{
       {"full", {}, {}},
       {"snapkv", {}, Budget{.fraction = 0.2}},         // plain: not computed between the runs
-      {"streaming-llm", {}, Budget{.fraction = 0.2}},  // likewise, with entries that leave
-      {"h2o", {}, Budget{.fraction = 0.2}},            // looks at every step
+      {"streaming-llm", {}, Budget{.fraction = 0.2}},  // the same, with entries that are evicted
+      {"h2o", {}, Budget{.fraction = 0.2}},            // reads every step
       {"zeromerge", {}, Budget{.fraction = 0.2}},
       {"quest", {}, Budget{.fraction = 0.2}},
       {"kivi-2", {}, {}},

@@ -1,6 +1,6 @@
 #pragma once
 
-// Shared by the tests of `kvsim explain`: a scenario run in a folder, and its metrics explained.
+// Shared by the tests of `kvsim explain`: runs a scenario in a folder and explains its metrics.
 
 #include <filesystem>
 #include <string>
@@ -37,7 +37,7 @@ inline std::string complaint(const std::vector<std::string>& words,
   return outcome.err;
 }
 
-/// Sum of a table's shares.
+/// Sum of the shares in a table.
 inline double shares_of(const nlohmann::json& table) {
   double sum = 0;
   for (const nlohmann::json& row : table.at("rows")) sum += row.at("share").get<double>();

@@ -1,7 +1,7 @@
 #pragma once
 
-// Made-up results of realistic size: Llama-2-7B in fp32 on an 80 GB A800, 20,000 tokens of prompt
-// and 34,000 of growth; the full cache runs out of memory on the way, the others hold 18,000
+// Made-up results of realistic size: Llama-2-7B in fp32 on an 80 GB A800, 20,000 prompt tokens and
+// 34,000 generated ones; the full cache runs out of memory meanwhile, the others hold 18,000
 // entries.
 
 #include <cmath>
@@ -32,7 +32,7 @@ inline ScenarioPoint sample_point(const std::string& method, std::int64_t budget
   return point;
 }
 
-/// `entries`: the most that the cache holds; the prefill peaks at `prefill_gib`.
+/// `entries`: the maximum number held; the prefill peaks at `prefill_gib`.
 inline StaticResult sample_result(std::int64_t entries, double prefill_gib, double side_gib) {
   constexpr double kWeights = 25.1, kContext = 0.44, kPerToken = 1.0 / 1024;  // GiB
   constexpr std::int64_t kPrompt = 20000, kOutput = 34000;
@@ -187,7 +187,7 @@ inline TimeTerm sample_term(const std::string& what, const std::string& bound, d
           .source = "gpu A800-80GB-SXM: hbm_bandwidth"};
 }
 
-/// A report does not own its scenario: keep `scenario` alive.
+/// A report does not own its scenario: the caller keeps `scenario` alive.
 inline RunReport sample_report(const Scenario& scenario) {
   RunReport report;
   report.scenario = &scenario;

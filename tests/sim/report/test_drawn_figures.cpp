@@ -1,5 +1,5 @@
-// Contents of figures, read from the SVGs that the program draws of shipped scenarios: every mark
-// is at a value of the figure's CSV, and every text is complete, on a screen and on paper.
+// Contents of figures, read from the SVGs that the program draws for shipped scenarios: every mark
+// is at a value of the figure's CSV, and every text is complete, on screen and on paper.
 
 #include <algorithm>
 #include <array>
@@ -38,8 +38,8 @@ using test::Words;
 std::string source(const std::string& path) { return (fs::path{KVSIM_SOURCE_DIR} / path).string(); }
 std::string scenario(const std::string& name) { return source("scenarios/" + name + ".json"); }
 
-/// Timings of matrix products in the layout of `validate measured`: made up, over five powers of
-/// ten.
+/// Timings of matrix products in the layout of `validate measured`: made-up values over five powers
+/// of ten.
 void write_timings(const fs::path& folder) {
   fs::create_directories(folder);
   std::string csv = "gpu,source,model,op,dtype,m,n,k,tensor_parallel,time_us\n";
@@ -67,7 +67,6 @@ void write_published(const fs::path& file) {
   test::write(file, csv);
 }
 
-/// Results of every kind that has figures: folders under `folder`, each with figures/.
 /// Task scores in the layout of `kvsim quality`: made up.
 void write_scores(const fs::path& file) {
   std::string csv =
@@ -111,6 +110,7 @@ void write_served(const fs::path& file) {
   test::write(file, csv);
 }
 
+/// Draws results of every kind that has figures: folders under `folder`, each with figures/.
 std::vector<fs::path> draw_all(const fs::path& folder) {
   const std::string trace = source("traces/samples/books-treasure-512.safetensors");
   const std::vector<std::pair<std::string, Words>> commands{
@@ -124,7 +124,7 @@ std::vector<fs::path> draw_all(const fs::path& folder) {
       {"plan-service",
        {"plan", scenario("sweep-rates"), "--set", "/requests/count=60", "--set",
         R"(/plan={"questions": ["fewest_gpus", "highest_rate"]})"}},
-      {"plan-open-end",  // the safe end is more GPUs than the search tries
+      {"plan-open-end",  // the safe end exceeds the searched number of GPUs
        {"plan", "--model", "llama-3.1-8b", "--gpu", "a100-80gb-sxm", "--rate", "60", "--isl", "600",
         "--osl", "60", "--ttft", "500ms", "--tpot", "50ms", "--set", "/requests/count=300", "--set",
         "/plan/most_gpus=4"}},
@@ -161,7 +161,7 @@ std::vector<fs::path> draw_all(const fs::path& folder) {
   return out;
 }
 
-/// The results, drawn once for all cases. Empty, with the reason, without gnuplot.
+/// The results, drawn once for all cases. Empty, with the reason, if gnuplot is missing.
 const std::vector<fs::path>& all_results() {
   static const std::vector<fs::path> results = [] {
     if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
@@ -278,7 +278,7 @@ void check_marks() {
         const auto values = values_of(text_of(folder / (name + ".csv")), chart);
         std::set<int> marked;
         for (const SvgMark& mark : svg.marks) {
-          if (!box.holds(mark)) continue;  // of the legend
+          if (!box.holds(mark)) continue;  // in the legend
           double nearest = INFINITY;
           for (const auto& [series, points] : values) {
             for (const auto& [x, y] : points) {
@@ -309,7 +309,7 @@ void check_marks() {
 struct Box {
   double left, right, top, bottom;
 };
-/// Bounding box of a text: widths of DejaVu Sans, and its ascent and descent over capitals and
+/// Bounding box of a text: widths of DejaVu Sans, and its ascent and descent for capitals and
 /// digits.
 Box extent_of(const SvgText& text) {
   constexpr double kAbove = 0.76, kBelow = 0.24;  // em
@@ -350,7 +350,7 @@ void check_texts() {
         }
         for (std::size_t i = 0; i < boxes.size(); ++i) {
           for (std::size_t j = 0; j < i; ++j) {
-            constexpr double kShared = 1.5;  // pixels that boxes of separate texts may share
+            constexpr double kShared = 1.5;  // maximum overlap in pixels of separate texts
             const Box &a = boxes[i], &b = boxes[j];
             const bool overlap = a.left + kShared < b.right && b.left + kShared < a.right &&
                                  a.top + kShared < b.bottom && b.top + kShared < a.bottom;
@@ -411,7 +411,7 @@ void check_pdfs() {
               a.left >= 0 && a.right <= page.width && a.top >= 0 && a.bottom <= page.height;
           CHECK_MESSAGE(is_inside, text);
           for (std::size_t j = 0; j < i; ++j) {
-            // Points: boxes have the font's whole height, of which digits leave a quarter blank.
+            // In points: boxes have the font's full height, and digits leave a quarter of it blank.
             constexpr double kAcross = 0.8, kUp = 2.2;
             const Box& b = page.words[j].at;
             const bool overlap = a.left + kAcross < b.right && b.left + kAcross < a.right &&
@@ -427,7 +427,7 @@ void check_pdfs() {
   if (!all_results().empty()) CHECK(words > 1000);
 }
 
-/// The first value of a distribution is data, not the foot of its step.
+/// The first value of a distribution is a data value, not the foot of its step.
 void check_distributions() {
   std::size_t found = 0;
   for (const fs::path& folder : all_results()) {
@@ -449,7 +449,7 @@ void check_distributions() {
   if (!all_results().empty()) CHECK(found > 4);
 }
 
-/// The ranges of a plan's figures are the ends that plan.json states.
+/// The ranges in a plan's figures equal the ends in plan.json.
 void check_plan_ranges() {
   std::size_t found = 0;
   for (const fs::path& folder : all_results()) {
@@ -481,7 +481,7 @@ void check_plan_ranges() {
   if (!all_results().empty()) CHECK(found > 8);
 }
 
-/// A range without one of its ends is text next to the bar.
+/// A range with a missing end is printed as text next to the bar.
 void check_open_ranges() {
   for (const fs::path& folder : all_results()) {
     if (folder.parent_path().filename() != "plan-open-end") continue;
@@ -507,7 +507,7 @@ std::vector<std::string> axis_names(const json& chart) {
 }
 
 void check_axes() {
-  // Counts whose unit is their name.
+  // Counts whose name is their unit.
   const std::set<std::string> kCounts{"layer", "decode step", "requests running",
                                       "requests waiting"};
   std::size_t axes = 0;
@@ -529,7 +529,7 @@ void check_axes() {
         const bool counts = chart.at("x_label").get<std::string>().ends_with("(count)");
         if (counts) CHECK_MESSAGE(!text.text.ends_with(".0"), text.text);
       }
-      if (chart.at("chart") == "area") {  // white on white is no sample
+      if (chart.at("chart") == "area") {  // white on white would be invisible
         const std::string script = text_of(folder / (name + ".gp"));
         CHECK(script.find("border rgb '#222222' lc rgb '#FFFFFF' title 'free'") !=
               std::string::npos);
@@ -539,7 +539,7 @@ void check_axes() {
   if (!all_results().empty()) CHECK(axes > 20);
 }
 
-// One case: the figures are drawn once.
+// A single case, because the figures are drawn once.
 TEST_CASE("figures of shipped scenarios") {
   SUBCASE("every mark is at a value of the CSV") { check_marks(); }
   SUBCASE("every text is inside the page and clear of the others") { check_texts(); }

@@ -1,5 +1,5 @@
-// A figure's document draws it again to the byte, passes only values and quoted texts to gnuplot
-// for any content, and can be overlaid with those of other results.
+// A figure's document reproduces it byte for byte, passes only values and quoted texts to gnuplot
+// for any content, and can be overlaid with figures of other results.
 
 #include <cstdlib>
 #include <filesystem>
@@ -35,7 +35,7 @@ StoredFigure stored(const std::string& text, std::set<std::string>& words) {
   return read_figure(Field::parse(text, "f.figure.json"), words);
 }
 
-/// One chart of every kind, with all optional parts.
+/// One chart of each kind, with all optional parts.
 std::vector<Figure> every_kind() {
   LineChart lines{.name = "lines",
                   .title = "Lines: a title",
@@ -209,7 +209,7 @@ TEST_CASE("a figure's document with an invalid value is refused with its place")
   }
 }
 
-/// Every text of a document replaced by `text`, except keywords of the reader.
+/// Replaces every text of a document by `text`, except keywords of the reader.
 void poison(json& value, const std::string& text) {
   if (value.is_string()) value = text;
   if (!value.is_structured()) return;
@@ -363,7 +363,7 @@ TEST_CASE("marks of two results have one front, bars a heading each, maps and ba
   const auto marks = joined<ScatterChart>({{"a", charts.at("scatter")}, {"b", better}});
   REQUIRE(marks.groups.size() == 6);
   CHECK(marks.groups[3].label == "b: h2o");
-  CHECK_FALSE(marks.groups[0].style.has_value());  // both would be the fourth
+  CHECK_FALSE(marks.groups[0].style.has_value());  // both would have the fourth style
   CHECK(marks.faint_label == "2 more");
   CHECK(marks.remark == "a: below 1e-5: full; b: other");
   CHECK(marks.log_x);
@@ -410,8 +410,8 @@ TEST_CASE("results share figures by name or by kind and conflicts are reported")
         std::vector<std::string>{"only (y over step): there is none in b",
                                  "t (rate over step): b has final_rate over step there",
                                  "t (final_rate over step): a has rate over step there"});
-  // If one result has several and another result has others, all are included with the name of
-  // their result.
+  // If one result has several charts and another has different ones, all are included under the
+  // name of their result.
   std::vector<FiguresOfResult> uneven = results;
   uneven[1].figures.erase(uneven[1].figures.begin() + 2);
   const Overlaid together = overlay_results(uneven);

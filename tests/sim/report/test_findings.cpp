@@ -1,4 +1,4 @@
-// The sentence that ends a summary: one test case for each rule.
+// The sentence at the end of a summary: one test case per rule.
 
 #include <cmath>
 #include <vector>
@@ -46,7 +46,7 @@ TEST_CASE("finding: a gain is named with its method and size") {
       .full = runs("full", 100), .cache_share = 0.1, .methods = {runs("a", 101)}};
   CHECK(static_finding({other, one}) ==
         "The full cache fits; b at best decodes 1.8 times as fast.");
-  // A method that does not run is no gain at any speed.
+  // A method that does not run is not an improvement, regardless of its speed.
   const MethodCase broken{.full = runs("full", 100),
                           .cache_share = 0.9,
                           .methods = {{.label = "c", .runs = false, .value = 900.0}}};
@@ -134,7 +134,7 @@ TEST_CASE("equal bytes: a band starts at its smallest member and each method is 
 }
 
 TEST_CASE("a method that holds more at the same budget is not compared with those that hold less") {
-  // One budget of 10 %: snapkv appends in decode and holds 32 % at the end.
+  // A single budget of 10 %: snapkv appends in decode and holds 32 % at the end.
   ReplayResult replay;
   replay.methods = {replayed("full", {}, 1000, 0), replayed("snapkv", 0.1, 320, 0.05),
                     replayed("h2o", 0.1, 100, 0.30), replayed("zeromerge", 0.1, 104, 0.20),
@@ -146,14 +146,14 @@ TEST_CASE("a method that holds more at the same budget is not compared with thos
   CHECK(replay_finding(replay) ==
         "Of the methods that hold 10 to 10.4 % of the bytes, zeromerge has the least error "
         "(0.20).");
-  // With another method that holds the same number of bytes as snapkv there are two comparisons.
+  // With another method that holds the same number of bytes as snapkv, there are two comparisons.
   replay.methods.push_back(replayed("tova", 0.3, 330, 0.04));
   replay.methods.push_back(replayed("zeromerge", 0.3, 335, 0.03));
   CHECK(replay_finding(replay) ==
         "At equal bytes zeromerge has the least error in 2 of 2 comparisons.");
   replay.methods.back().rel_error_mean = 0.045;
   CHECK(replay_finding(replay) == "No method leads in most of the 2 comparisons at equal bytes.");
-  // Methods that hold everything differ only by rounding, which makes none of them the best.
+  // Methods that hold all entries differ only by rounding, so none is the best.
   replay.methods = {replayed("full", {}, 1000, 0), replayed("h2o", 1.0, 1000, 2.5e-7),
                     replayed("snapkv", 1.0, 1000, 2.4e-7)};
   CHECK(replay_finding(replay) ==
@@ -177,7 +177,7 @@ TEST_CASE("the finding of several replays compares means at equal bytes") {
     out.rel_error = spread_of({error});
     return out;
   };
-  // At a budget of 10 % snapkv holds more than the others at the end.
+  // At a budget of 10 %, snapkv holds more than the others at the end.
   std::vector<AggregateRow> rows{row("full", {}, 1, 0), row("snapkv", 0.1, 0.245, 0.05),
                                  row("h2o", 0.1, 0.085, 0.3)};
   CHECK(aggregate_finding(rows) ==
@@ -207,7 +207,7 @@ TEST_CASE("the finding of a closed loop compares accuracies at equal bytes") {
   CHECK(has(loop_finding(result), "Only the full cache"));
   add("h2o", 0.1, 0.1, 0.5);
   CHECK(has(loop_finding(result), "Only one method was run next to the full cache"));
-  // Of methods that hold all, as of a blend of chunks.
+  // Methods that hold all entries, such as a blend of chunks.
   result.methods.clear();
   add("cacheblend", {}, 1, 0.5);
   CHECK(has(loop_finding(result), "Only one method was run, so"));
@@ -235,7 +235,7 @@ TEST_CASE("the finding of a closed loop compares accuracies at equal bytes") {
   CHECK(has(loop_finding(result), "No method leads in most of the 2 comparisons"));
 }
 
-/// A plan of one group; the first candidate with an answer of `best` is the best.
+/// A plan with one group; the first candidate with an answer of `best` is the best.
 struct SamplePlan {
   PlanResult plan;
 

@@ -1,4 +1,4 @@
-// The tables of metrics: their readers, and that there is no second copy.
+// The tables of metrics and their readers; checks that there is no second copy.
 
 #include <algorithm>
 #include <cstdlib>
@@ -34,7 +34,7 @@ std::string text_of(const fs::path& file) {
   return {std::istreambuf_iterator<char>{in}, {}};
 }
 
-/// A table as docs/results.md prints it.
+/// A table in the format of docs/results.md.
 template <class Result>
 std::string document_table(MetricTable<Result> table) {
   std::string out = "| key | unit | interval | meaning |\n|---|---|---|---|\n";
@@ -109,7 +109,7 @@ TEST_CASE("a metric has one row, a meaning, and a unique place") {
   check_rows(infos_of(replay_paged_metrics()));
   check_rows(infos_of(candidate_metrics()));
   check_rows(infos_of(operating_point_metrics()));
-  // Both kinds of run have a peak, and sweeps one column for it.
+  // Both kinds of run have a peak, and sweeps have one column for it.
   const MetricInfo* of_batches = find_info(infos_of(static_metrics()), "peak_hbm_bytes");
   const MetricInfo* of_services = find_info(infos_of(service_metrics()), "peak_hbm_bytes");
   CHECK(of_batches->sweep.place == of_services->sweep.place);
@@ -154,7 +154,7 @@ TEST_CASE("a row of services is in documents, CSV files and pages") {
   CHECK(std::count_if(page.begin(), page.end(), [](const ordered_json& column) {
           return column.at("place") > 0;
         }) == static_cast<std::ptrdiff_t>(shown));
-  // One more row needs no other change.
+  // An additional row requires no other change.
   std::vector<Metric<ServeResult>> more{service_metrics().begin(), service_metrics().end()};
   more.emplace_back(
       MetricKind::kRate, "tokens_per_watt", "tok/J", "a metric of a test",
@@ -170,7 +170,7 @@ TEST_CASE("a row of services is in documents, CSV files and pages") {
   CHECK(page_columns(infos_of(MetricTable<ServeResult>{more})).back().at("header") == "tokens/W");
 }
 
-/// Sources that spell `key` as a whole string.
+/// Sources that contain `key` as a whole string.
 std::vector<std::string> files_that_spell(std::string_view key) {
   static const std::map<std::string, std::string> sources = [] {
     std::map<std::string, std::string> all;
@@ -195,7 +195,7 @@ std::vector<std::string> files_that_spell(std::string_view key) {
 }
 
 TEST_CASE("a metric of services touches two files: its row and the place of its computation") {
-  // Metrics that no figure and no explanation names, like a new one.
+  // Metrics without a figure or explanation, like a new metric.
   for (const char* key :
        {"oom_events", "output_tok_s_per_gpu", "output_tok_s_per_user", "cut_short", "link_wait",
         "prefix_hit_tokens", "kv_dropped_bytes", "peak_blocks"}) {
@@ -203,7 +203,7 @@ TEST_CASE("a metric of services touches two files: its row and the place of its 
     CHECK(files_that_spell(key) ==
           std::vector<std::string>{"sim/serve/account/service_metrics.cpp"});
   }
-  // Code that writes all metrics names none of them.
+  // Code that writes all metrics contains none of their names.
   for (const Metric<ServeResult>& metric : service_metrics()) {
     INFO(metric.info.key);
     const std::vector<std::string> files = files_that_spell(metric.info.key);

@@ -31,7 +31,7 @@ TEST_CASE("a spread by hand") {
   CHECK_FALSE(one.sd.has_value());
   CHECK_FALSE(one.low.has_value());
   CHECK_THROWS((void)spread_of({}));
-  // The table meets the expansion beyond it, and both approach the normal distribution's 1.96.
+  // The table agrees with the expansion used beyond it, and both approach the normal value, 1.96.
   CHECK(student_t_975(30) == 2.042);
   CHECK(student_t_975(31) == doctest::Approx(2.0395).epsilon(1e-4));
   CHECK(student_t_975(120) == doctest::Approx(1.9799).epsilon(1e-4));
@@ -152,7 +152,7 @@ TEST_CASE("error against bytes: a mark each, exact methods in words, traffic for
   std::vector<ErrorMark> marks{{.method = "full", .error = 1e-8, .held = 1, .read = 1},
                                {.method = "h2o", .error = 0.1, .held = 0.2, .read = 0.3}};
   add_error_figures(marks, "x", set);
-  CHECK(set.figures.empty());  // one mark shows nothing
+  CHECK(set.figures.empty());  // a single mark is not drawn
   marks.push_back({.method = "h2o", .error = 0.05, .held = 0.4, .read = 0.5});
   add_error_figures(marks, "x", set);
   REQUIRE(set.figures.size() == 1);
@@ -167,7 +167,7 @@ TEST_CASE("error against bytes: a mark each, exact methods in words, traffic for
   CHECK(set.figures[1].kind == "error_vs_read");
   CHECK(set.figures[0].csv.find("1,1.1,0.2,0,quest") != std::string::npos);
   CHECK(set.figures[1].csv.find("1,0.2,0.2,1,quest") != std::string::npos);
-  // A bound that holds everything is drawn by its reads, and does not change other methods' style.
+  // A bound that holds all entries is drawn at its reads and does not change other methods' style.
   marks.insert(
       marks.begin(),
       {.method = "oracle-step", .error = 0.01, .held = 1, .read = 0.1, .reads_part = true});
@@ -185,7 +185,7 @@ TEST_CASE("error against bytes: a mark each, exact methods in words, traffic for
   };
   for (const char* method : {"h2o", "quest"}) CHECK(look(0, method) == look(1, method));
   CHECK(look(0, "h2o") != look(0, "quest"));
-  for (int i = 0; i < 30; ++i) {  // more than fit into a legend
+  for (int i = 0; i < 30; ++i) {  // more than a legend can hold
     marks.push_back({.method = "m" + std::to_string(i), .error = 0.3, .held = 2, .read = 2});
   }
   set.figures.clear();

@@ -43,7 +43,7 @@ TEST_CASE("every table has its header and a line per item") {
   CHECK(points.starts_with("point,model,gpu,stack,method,dtype,batch,prompt_tokens,"));
   CHECK(points.find(",oom_step,oom_tokens,oom_phase,oom_requested_bytes,oom_free_bytes\n") !=
         std::string::npos);
-  CHECK(points.find("peak_terms") == std::string::npos);  // a list: result.json has it
+  CHECK(points.find("peak_terms") == std::string::npos);  // a list, which is in result.json
   CHECK(points.find("time_terms") == std::string::npos);
   CHECK(lines(time_terms_csv(report)) == 1 + 4);
   CHECK(time_terms_csv(report).find("\n1,zeromerge budget 18000,0,20000,\"query, \"\"up\"\" of 32 "
@@ -56,7 +56,7 @@ TEST_CASE("every table has its header and a line per item") {
 }
 
 TEST_CASE("every line of a table has as many fields as its header") {
-  const Scenario scenario = test::sample_scenario();  // labels here hold no commas
+  const Scenario scenario = test::sample_scenario();  // no commas in these labels
   const RunReport report = test::sample_report(scenario);
   for (const std::string& table :
        {timeline_csv(report), points_csv(run_document(report)), owners_csv(report),

@@ -40,7 +40,7 @@ std::string read(const fs::path& path) {
   text << in.rdbuf();
   return text.str();
 }
-/// Whether gnuplot is installed; otherwise reports the case as skipped.
+/// Whether gnuplot is installed; if not, the case is reported as skipped.
 bool have_gnuplot() {
   if (std::system("gnuplot --version > /dev/null 2>&1") == 0) return true;
   fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
@@ -153,7 +153,7 @@ TEST_CASE("no two lines look the same in colour or in grey") {
   }
 }
 
-/// The rows "SERIES,X,Y" of a data block of a script, by series.
+/// The rows "SERIES,X,Y" of a data block in a script, by series.
 std::map<int, std::vector<ChartPoint>> block_of(const std::string& script,
                                                 const std::string& name) {
   std::map<int, std::vector<ChartPoint>> rows;
@@ -208,7 +208,7 @@ TEST_CASE("overlapping lines are all visible at their values for any number of t
       std::size_t all = 0;
       for (const auto& [series, of_line] : marks) {
         for (const BlockMark& mark : of_line) {
-          CHECK(mark.at.x == std::round(mark.at.x));  // a value, and no position between two
+          CHECK(mark.at.x == std::round(mark.at.x));  // a value, not a position between two
           CHECK(mark.at.y == 100 + mark.at.x);
           CHECK(mark.ring < 5);
           places.insert({mark.at.x, mark.ring});
@@ -228,7 +228,7 @@ TEST_CASE("lines that do not overlap have a plain mark at each value") {
   const Figure figure = draw(chart);
   CHECK(block_of(figure.script, "stripes").empty());
   const auto marks = marks_of(figure.script, "marks");
-  CHECK(marks.size() == 2);  // none at an x without a run
+  CHECK(marks.size() == 2);  // none at an x value without a run
   for (const int series : {0, 1}) {
     REQUIRE(marks.at(series).size() == 3);
     for (std::size_t k = 0; k < 3; ++k) {
@@ -281,7 +281,7 @@ TEST_CASE("no stem of a callout passes through another text") {
     box.width = width;
     const std::vector<chart::Banner> banners = chart::banners_of(chart, box);
     REQUIRE(banners.size() == 7);
-    std::size_t stems = 0;  // long texts leave no room for the stems of all
+    std::size_t stems = 0;  // long texts leave too little space for all stems
     for (const chart::Banner& upper : banners) {
       CHECK(upper.left >= 0);
       CHECK(upper.right <= width);
@@ -305,7 +305,7 @@ TEST_CASE("a line that ends for lack of memory ends in a cross") {
     if (figure.kind != "memory_vs_length" && figure.kind != "throughput_vs_length") continue;
     INFO(figure.kind);
     const auto ends = marks_of(figure.script, "ends");
-    REQUIRE(ends.size() == 1);  // only the full cache runs out
+    REQUIRE(ends.size() == 1);  // only the full cache runs out of memory
     CHECK(ends.at(0).front().at.x > 53000);
     CHECK(figure.script.find("title 'out of memory'") != std::string::npos);
     CHECK(figure.csv.find("\n0,2,") != std::string::npos);
@@ -353,7 +353,7 @@ TEST_CASE("lines are named by their differences and the title has the rest") {
   CHECK(line_names(scenario, {0, 1, 2}).labels ==
         std::vector<std::string>{"full", "zeromerge", "h2o"});
   CHECK(line_names(scenario, {0, 1, 2}).shared == "budget 18,000 entries");
-  // A value shared by two of them is not a difference to the third, which has no such value.
+  // A value shared by two points is not a difference from the third, which has no such value.
   for (const std::size_t i : {1U, 2U}) {
     scenario.points[i].keys["method_params"] = {{"score_exec", "fused_two_pass"}};
   }
@@ -414,7 +414,7 @@ TEST_CASE("in grey print fills differ by shade or by hatching") {
   }
 }
 
-/// The clause of a script that draws the boxes of `words`, up to its legend entry.
+/// The part of a script that draws the boxes of `words`, up to its legend entry.
 std::string boxes_of(const std::string& script, const std::string& words) {
   const std::size_t title = script.find("title '" + words + "'");
   if (title == std::string::npos) return "";
@@ -455,7 +455,7 @@ TEST_CASE("the requested amount is written and a truncated bar has a break mark"
   const Figure large = breakdown();
   CHECK(large.script.find("'400 GiB'") != std::string::npos);
   CHECK(large.script.find("set object polygon") != std::string::npos);
-  // The data have the whole value; the axis does not.
+  // The data contain the full value; the axis does not.
   CHECK(large.csv.find(",requested\n") != std::string::npos);
   const std::string range = "set xrange [0:";
   CHECK(std::stod(large.script.substr(large.script.find(range) + range.size())) < 130);
@@ -575,7 +575,7 @@ TEST_CASE("a user's settings of gnuplot change no figure") {
   fs::create_directories(dir / "plain");
   fs::create_directories(dir / "set");
   CHECK(draw_figures({figure}, dir / "plain").notes.empty());
-  // Without protection this ends gnuplot before the script's first line.
+  // Without protection, this would end gnuplot before the first line of the script.
   const Figure asks{"asks", "t", "a,b\n",
                     "if (strlen(system('echo $GNUTERM')) > 0) { exit status 1 }\n"
                     "set terminal svg\nset output 'asks.svg'\nplot x\nunset output\n"
@@ -591,7 +591,7 @@ TEST_CASE("a user's settings of gnuplot change no figure") {
 TEST_CASE("a figure that gnuplot leaves incomplete is an error and not a result") {
   if (!have_gnuplot()) return;
   const fs::path dir = scratch("incomplete");
-  // Exits with 0 and half a PNG, like gnuplot on a full disk.
+  // Exits with 0 and a truncated PNG, like gnuplot on a full disk.
   const Figure half{"half", "t", "a,b\n",
                     "set terminal svg\nset output 'half.svg'\nplot x\nunset output\n"
                     "set print 'half.png'\nprint 'no whole PNG'\nset print\n",

@@ -22,7 +22,7 @@ TEST_CASE("a run names its schema, scenario, seed, version and calibration") {
   CHECK(run.at("scenario").at("echo") == scenario.echo);
   CHECK(run.at("kvsim").at("version") == kvsim_version());
   CHECK(run.at("calibration").at("provenance") == "nominal roofline, uncalibrated");
-  CHECK_FALSE(run.contains("run"));  // the clock is included only if it is given
+  CHECK_FALSE(run.contains("run"));  // the clock is included only on request
   CHECK(run.at("points").size() == 4);
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("documents are the same bytes each time and read back completely") {
   CHECK(text == to_file_text(run_document(test::sample_report(scenario))));
   CHECK(text.ends_with("}\n"));
   CHECK(ordered_json::parse(text) == run_document(report));
-  CHECK_NOTHROW((void)Field::parse(text, "result.json"));  // our own reader accepts it too
+  CHECK_NOTHROW((void)Field::parse(text, "result.json"));  // kvsim's own reader also accepts it
 }
 
 TEST_CASE("broken text and non-finite numbers do not break a document") {

@@ -1,5 +1,5 @@
-// report.html: user-supplied text stays in its place, the same run gives the same bytes, and each
-// kind of run has the data of its charts.
+// report.html: user-supplied text stays in its place, the same run produces the same bytes, and
+// each kind of run has the data of its charts.
 
 #include <algorithm>
 #include <filesystem>
@@ -36,7 +36,7 @@ std::size_t count_of(const std::string& text, const std::string& what) {
   return n;
 }
 
-/// The block of data as a browser's HTML parser reads it: up to the first "</script".
+/// The data block as parsed by a browser's HTML parser: up to the first "</script".
 std::string data_block(const std::string& page) {
   const std::string open = "<script type=\"application/json\" id=\"kvsim-report\">";
   const std::size_t begin = page.find(open);
@@ -82,13 +82,13 @@ TEST_CASE("page data parses back to equal data for any text") {
       CHECK((c != '<' && c != '>' && c != '&'));
     }
   }
-  // Bytes that are not UTF-8 still give a page.
+  // Bytes that are not UTF-8 still produce a page.
   CHECK(ordered_json::parse(script_json({{"a", "\xFF"}})).at("a") == "\xEF\xBF\xBD");
 }
 
 TEST_CASE("no title, label or note opens or closes an element of the page") {
   const std::size_t scripts = count_of(page_text({.title = "t", .data = {{"a", 1}}}), "<script");
-  CHECK(scripts == 4);  // the data, the chart library, the code shared by pages, the page's own
+  CHECK(scripts == 4);  // data, chart library, code shared by pages, code of the page
   for (const std::string& text : hostile_texts()) {
     INFO(text);
     const Page page{.title = text,
@@ -100,7 +100,7 @@ TEST_CASE("no title, label or note opens or closes an element of the page") {
     CHECK(count_of(html, "<script") == scripts);
     CHECK(count_of(html, "<img src=x") == 0);
     CHECK(data_in(html) == page.data);
-    // Nothing is inserted twice: the library is in the page once.
+    // Insertion happens only once: the page contains the library once.
     CHECK(count_of(html, "id=\"kvsim-report\"") == 1);
     CHECK(html.size() < page_text({.title = "t"}).size() + 16 * text.size() + 400);
   }
@@ -121,8 +121,8 @@ TEST_CASE("a run with hostile names gives a page with intact data") {
 }
 
 TEST_CASE("a long line keeps the intervals of the points that it keeps") {
-  // A run that runs out of memory has one point more than its band: of 801 points every third is
-  // drawn, of 800 it would be every second.
+  // A run that runs out of memory has one more point than its band: 801 points are drawn at every
+  // third, whereas 800 would be drawn at every second.
   LineChart chart{.name = "memory_vs_length", .x_column = "tokens", .y_column = "hbm_bytes"};
   chart.lines.push_back({.label = "full"});
   ChartLine& line = chart.lines.back();
@@ -162,7 +162,7 @@ TEST_CASE("the same run gives the same page and a folder has it unless disabled"
   CHECK(read(dir / "a" / "report.html") == read(dir / "b" / "report.html"));
   CHECK(read(dir / "a" / "report.html").find(dir.string()) == std::string::npos);
   CHECK_FALSE(fs::exists(dir / "c" / "report.html"));
-  // The page removes nothing from the document next to it.
+  // The page does not shorten the document next to it.
   CHECK(read(dir / "a" / "result.json") == read(dir / "c" / "result.json"));
 }
 
@@ -187,7 +187,7 @@ TEST_CASE("a static run's page has its charts, rooflines, timelines and kept pos
   CHECK(point.at("roof").at("bandwidth").get<double>() == test::rel(2.039e12));
   CHECK(point.at("timeline").at("tokens").size() == point.at("timeline").at("peak").size());
   CHECK(data.at("extras").at("kept").size() == report.replay->methods.size());
-  // Steps of the replay are drawn from its charts and not stored twice.
+  // Steps of the replay are drawn from its charts and not stored again.
   CHECK_FALSE(data.at("document").at("replay").at("methods").at(0).contains("per_step"));
 }
 
@@ -251,7 +251,7 @@ TEST_CASE("a chart for a page has the figure's values in base units") {
         ordered_json::array({{1000.0, 2e9}, {2000.0, 4e9}}));
   CHECK(spec.at("series").at(0).at("ends").at(0).at("text") == "out of memory");
   CHECK(spec.at("levels").at(0).at("value") == 5e9);
-  // Thousands of points are thinned, first and last kept.
+  // Thousands of points are thinned; the first and last are kept.
   ChartLine longer{.label = "long"};
   for (int i = 0; i < 5000; ++i) longer.points.push_back({1.0 + i, 1.0});
   chart.lines = {longer};

@@ -1,4 +1,4 @@
-// A grid of replays over several traces: means by hand, the best of them, figures.
+// A grid of replays over several traces: hand-solved means, the best of them, figures.
 
 #include <algorithm>
 #include <cmath>
@@ -17,8 +17,8 @@ namespace kvsim {
 namespace {
 
 /// zeromerge at two budgets, slots 1, 2 and 4, and two words; three traces, the last of which could
-/// not run the last combination. Errors: (trace's 1, 2, 6) x (slots' 0.01, 0.03, 0.02) x (0.5 at
-/// the larger budget); words make no difference.
+/// not run the last combination. Errors: (1, 2, 6 by trace) x (0.01, 0.03, 0.02 by slots) x (0.5 at
+/// the larger budget); words have no effect.
 ReplaySweep grid() {
   ReplaySweep sweep;
   sweep.methods = {"zeromerge"};
@@ -70,12 +70,12 @@ TEST_CASE("sweep: means over traces by hand") {
   CHECK(first.mean == test::rel(0.03));
   CHECK(*first.sd == test::rel(0.01 * std::sqrt(7.0)));
   CHECK(*first.high == test::rel(0.03 + 4.303 * 0.01 * std::sqrt(7.0 / 3)));
-  // A combination that one trace skipped is the mean of two, and never the best: 0.5 x 0.02 x (1,
+  // A combination skipped in one trace is the mean of two, and is never the best: 0.5 x 0.02 x (1,
   // 2).
   const AggregateRow& last = means[11].over;
   CHECK(last.traces == std::vector<std::string>{"trace 1", "trace 2"});
   CHECK(last.rel_error->mean == test::rel(0.015));
-  // The smallest of each budget, the first of equals (the words make none better).
+  // The smallest of each budget; of equal means, the first (the words have no effect).
   CHECK(best_means(sweep, means) == std::vector<std::size_t>{0, 6});
   ReplaySweep tempting = sweep;
   for (std::size_t j = 0; j < 2; ++j) tempting.jobs[j].result.methods[11].rel_error_mean = 1e-9;
@@ -104,7 +104,7 @@ TEST_CASE("sweep: means over traces by hand") {
   CHECK(text.find("of the bytes: 0.03, residual_slots 1, score_update max") != std::string::npos);
 }
 
-/// grid() with these errors by cell; the other cells have an error of 1.
+/// grid() with these errors per cell; the other cells have an error of 1.
 ReplaySweep grid_with(const std::map<std::size_t, double>& errors) {
   ReplaySweep sweep = grid();
   for (ReplayJob& job : sweep.jobs) {
@@ -117,7 +117,7 @@ ReplaySweep grid_with(const std::map<std::size_t, double>& errors) {
 }
 
 TEST_CASE("sweep: the finding names the common settings of the best including ties") {
-  // The words tie everywhere: only the slots are named.
+  // The words are tied everywhere, so only the slots are named.
   const ReplaySweep sweep = grid();
   const std::string finding =
       "At equal bytes residual_slots 1 has the least error in 6 of 6 comparisons.";
@@ -156,7 +156,7 @@ TEST_CASE("sweep: errors that are no numbers are neither printed nor the best") 
       }
     }
   };
-  // Slots 1, which have the least errors of each budget, are the first two cells of six.
+  // Slots 1, which have the smallest errors at each budget, are the first two cells of six.
   for (const std::size_t cell : {0U, 1U, 6U, 7U}) lose(cell);
   const std::string some = sweep_summary(sweep, nullptr, 200);
   CHECK(some.find("nan") == std::string::npos);
@@ -212,27 +212,27 @@ TEST_CASE("sweep: figures of error against bytes and against each parameter") {
   CHECK(set.notes.empty());
   CHECK(set.figures[0].name == "error_vs_bytes");
   CHECK(set.figures[0].title.find("means over 3 traces") != std::string::npos);
-  // One line per combination over the budgets: 6 of 2 points each.
+  // One line per combination over the budgets: 6 lines of 2 points each.
   const auto rows = [](const Figure& figure) {
     return std::count(figure.csv.begin(), figure.csv.end(), '\n') - 1;
   };
   CHECK(rows(set.figures[0]) == 12);
   CHECK(set.figures[0].csv.find("\"residual_slots 4, score_update max\"") != std::string::npos);
-  // Four lines (budget, word) over three numbers, each point with the ends of its bar.
+  // Four lines (budget, word) over three numbers; each point includes the ends of its bar.
   const Figure& slots = set.figures[1];
   CHECK(slots.name == "error_vs_residual_slots");
   CHECK(slots.script.find("set xlabel 'residual_slots of zeromerge (") != std::string::npos);
   CHECK(rows(slots) == 4 * 3 * 3);
   CHECK(slots.csv.find("0,0,1,0.03,") != std::string::npos);
   CHECK(slots.script.find("with vectors nohead") != std::string::npos);
-  // Words have bars, not a line.
+  // Words are drawn as bars, not as a line.
   CHECK(set.figures[2].name == "error_vs_score_update");
   CHECK(set.figures[2].csv.find("max") != std::string::npos);
 }
 
 TEST_CASE("sweep: of many lines those through each budget's best remain") {
   ReplaySweep sweep = grid();
-  // A third parameter of 5 values makes 20 slices of residual_slots.
+  // A third parameter with 5 values produces 20 slices of residual_slots.
   std::vector<ParamValue> alphas;
   for (std::int64_t i = 1; i <= 5; ++i) alphas.emplace_back(i);
   const ReplaySweep before = sweep;

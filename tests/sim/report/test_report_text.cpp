@@ -50,8 +50,8 @@ TEST_CASE("names stay different if a spare column makes room") {
         "compression_ratio             1\n"
         "compression_ratio_spread      3\n"
         "not shown at this width: second\n");
-  // Without room for distinguishable names, the names keep their ends and the spare column is
-  // shown.
+  // If there is too little space for distinguishable names, the names keep their ends and the spare
+  // column is shown.
   table.add_row({"compression ratio of all keys", "5", "6"});
   table.add_row({"compression ratio of all values", "7", "8"});
   CHECK(table.str(27) ==
@@ -60,7 +60,7 @@ TEST_CASE("names stay different if a spare column makes room") {
         "compres…read      3       4\n"
         "compres…keys      5       6\n"
         "compres…lues      7       8\n");
-  // Where the ends are equal too, they take several lines.
+  // If the ends are also equal, the names are broken into several lines.
   table.add_row({"compression ratio of no keys", "9", "0"});
   CHECK(table.str(27) ==
         "name          first  second\n"
@@ -88,13 +88,13 @@ TEST_CASE("widths are those of a terminal") {
   CHECK(display_width("\xff") == 1);
   CHECK(shortened("abcdef", 6) == "abcdef");
   CHECK(shortened("abcdef", 4) == "abc…");
-  CHECK(shortened("零合零合", 6) == "零合…");  // a wide one does not fit half
+  CHECK(shortened("零合零合", 6) == "零合…");  // half of a wide one does not fit
 }
 
 TEST_CASE("texts from files cannot control the terminal") {
   CHECK(clean_text("a\nb\tc\x1b[31m") == "a b c [31m");
   CHECK(clean_text("x\xc3\x28\xf8y") == "x?(?y");
-  CHECK(clean_text("\xed\xa0\x80") == "???");  // a surrogate is no UTF-8
+  CHECK(clean_text("\xed\xa0\x80") == "???");  // a surrogate is not UTF-8
   CHECK(clean_text("\xc0\xaf") == "??");       // an overlong "/"
   CHECK(clean_text("µ – 零") == "µ – 零");
   CHECK(slug("Llama-2-7B / A800 80GB") == "llama-2-7b-a800-80gb");
@@ -127,7 +127,7 @@ TEST_CASE("a table aligns columns and shortens names but never numbers") {
   Table parted{{{"name", Table::Align::kLeft}, {"bytes"}}};
   parted.add_section("batch 1, and more than the columns are wide");
   parted.add_row({"full", "1"});
-  parted.add_section("");  // no heading, no line
+  parted.add_section("");  // no heading, so no line
   CHECK(parted.str() ==
         "name  bytes\n"
         "batch 1, and more than the columns are wide\n"
@@ -167,7 +167,7 @@ TEST_CASE("the summary states what fits, what fails first, the miss, and the fil
   CHECK(text.find("- full: out of memory at decode step") != std::string::npos);
   CHECK(text.find("zeromerge budget 18,000") != std::string::npos);
   CHECK(text.find("54K tokens") != std::string::npos);
-  // Prefill: 3.15 s of 4.2 bound by compute, the rest by memory; last step: a quarter by memory.
+  // Prefill: 3.15 s of 4.2 limited by compute, the rest by memory; last step: a quarter by memory.
   CHECK(text.find("     75.0    25.0       0.0  40.0      0.0    25.0      75.0\n") !=
         std::string::npos);
   CHECK(text.find("figure   out/x/figures/a.png") != std::string::npos);
@@ -226,7 +226,7 @@ TEST_CASE("the names of 20,000 points, different or equal, take seconds") {
     CHECK(std::set<std::string>(labels.begin(), labels.end()).size() == kPoints);
     set_labels(scenario.points);
     CHECK(scenario.points.back().label.ends_with(equal ? " (20000)" : " (2)"));
-    // Comparisons of each point with each took minutes.
+    // Pairwise comparison of all points once took minutes.
     CHECK(std::chrono::steady_clock::now() - begin <
           std::chrono::seconds{test::kSanitized ? 120 : 20});
   }
@@ -268,10 +268,10 @@ TEST_CASE("on a terminal progress appears after a second and erases itself") {
   {
     Progress progress{"work", 0, "", terminal};
     progress.expect(10, "points");
-    progress.update(0.1);  // too early to show
+    progress.update(0.1);  // too early to be shown
     std::this_thread::sleep_for(std::chrono::milliseconds{1050});
     progress.update(0.5);
-    progress.update(0.51);  // too soon after
+    progress.update(0.51);  // too soon after the previous update
     progress.finish();
     progress.update(0.9);
   }

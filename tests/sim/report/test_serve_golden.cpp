@@ -1,4 +1,4 @@
-// The files of a service so small that every number in them was worked out by hand.
+// The files of a service that is small enough to derive every number by hand.
 
 #include <cstdlib>
 #include <filesystem>
@@ -50,7 +50,7 @@ Scenario scenario_of_it() {
   return scenario;
 }
 
-/// Golden: the lines worked out above. tests/golden/README.md says how to regenerate it.
+/// Golden: the lines derived above. tests/golden/README.md describes how to regenerate them.
 void check_golden(const std::string& name, const std::string& text) {
   const std::filesystem::path file =
       std::filesystem::path{KVSIM_SOURCE_DIR} / "tests/golden/service-by-hand" / name;

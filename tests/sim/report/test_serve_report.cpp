@@ -60,7 +60,7 @@ TEST_CASE("a request's times by hand") {
 TEST_CASE("a request is good in the table of requests exactly if goodput counts it") {
   Scenario scenario = test::sample_serve_scenario();
   RunReport report = test::sample_serve_report(scenario);
-  // It generates nothing and ends after 30 ms: its answer is late.
+  // It generates no token and ends after 30 ms: its answer is late.
   ServeResult& r = report.serves[0];
   r.outcomes[0] = {.arrival = ms(0),
                    .scheduled = ms(0),
@@ -88,7 +88,7 @@ TEST_CASE("gaps between tokens by hand: within spans and over a preemption") {
   std::map<std::int64_t, std::int64_t> count;
   for (const Weighted& gap : gaps) count[std::llround(gap.value * 1e3)] += gap.count;
   CHECK(count == std::map<std::int64_t, std::int64_t>{{10, 4}, {30, 1}});
-  // Gaps of a request that was rejected later are neither in itl_s nor in its figure.
+  // Gaps of a request that is rejected later are excluded from itl_s and from its figure.
   ServeResult refused = test::sample_service();
   refused.outcomes[1].status = RequestStatus::kRejected;
   std::int64_t gaps_left = 0;
@@ -96,7 +96,7 @@ TEST_CASE("gaps between tokens by hand: within spans and over a preemption") {
   CHECK(gaps_left == 3);
 }
 
-/// A service of the full cache under `more` keys of a scenario.
+/// A service of the full cache with the keys `more` added to the scenario.
 ServeResult service_with(const std::string& more) {
   const Field document = Field::parse(
       R"({"kind": "serve", "model": "llama-2-7b", "gpu": "A100-80GB-SXM", "dtype": "fp16",
@@ -173,7 +173,7 @@ TEST_CASE("a point of a service has the contract's keys") {
   CHECK(point.at("slo").at("tpot_s") == 0.015);
   CHECK(point.at("slo").at("ttft_s").is_null());
   CHECK(point.at("ooms")[0].at("request") == 1);
-  CHECK(point.at("prefix_hit_rate").is_null());  // the prefix cache had no queries
+  CHECK(point.at("prefix_hit_rate").is_null());  // no queries to the prefix cache
   CHECK(point.at("host_tier").is_null());
   RunReport report = test::sample_serve_report(scenario);
   report.serves[0].tiers = {{.name = "NVMe",
@@ -302,13 +302,13 @@ TEST_CASE("the bound of a service is derived from its run") {
   ServeResult r = test::sample_service();
   CHECK(bottleneck(r).kind == "kv_capacity");  // it preempts
   r.preemptions = 0;
-  CHECK(bottleneck(r).kind == "memory_bandwidth");  // waits with room in the cache
+  CHECK(bottleneck(r).kind == "memory_bandwidth");  // waits although the cache has free memory
   r.mfu = 0.6;
   CHECK(bottleneck(r).kind == "compute");
   {
     ServeResult low = r;
     low.mfu = low.mbu = 0.2;
-    CHECK(bottleneck(low).kind == "host");  // neither is near its rate
+    CHECK(bottleneck(low).kind == "host");  // both are far from their limits
     low = r;
     low.completed = 1000;
     low.preemptions = 9;
@@ -318,10 +318,10 @@ TEST_CASE("the bound of a service is derived from its run") {
   }
   {
     ServeResult reserved = r;
-    reserved.reservation_wait_share = 1;  // more than half of the time in which requests wait
+    reserved.reservation_wait_share = 1;  // more than half of the waiting time
     CHECK(bottleneck(reserved).kind == "kv_reservation");
     CHECK(bottleneck(reserved).text.find("declared_tokens") == std::string::npos);
-    // The cache is reserved for the longest sequence, unless a request declares its output.
+    // The cache is reserved for the longest sequence unless a request declares its output.
     reserved.undeclared = 1;
     const std::string text = bottleneck(reserved).text;
     CHECK(text.find("1 of ") != std::string::npos);

@@ -1,4 +1,4 @@
-// Files of a few bytes that claim terabytes: readers take no memory for missing data.
+// Files of a few bytes that claim terabytes: readers allocate no memory for missing data.
 
 #include <cstdint>
 #include <filesystem>
@@ -41,12 +41,12 @@ using nlohmann::json;
 using test::fresh;
 using test::write;
 
-/// Memory of readers in addition to that justified by a file of a few hundred bytes: buffers of
-/// lines, messages.
+/// Memory of readers beyond that justified by a file of a few hundred bytes: line buffers,
+/// messages.
 constexpr std::int64_t kEnough = 8 << 20;
 
-/// If a reader trusted a claim, this test should fail and not the machine. The sanitizers' shadow
-/// exceeds any limit; they refuse such sizes themselves.
+/// If a reader trusted a claim, this test should fail, not the machine. The sanitizers' shadow
+/// memory exceeds any limit; they refuse such sizes themselves.
 void bound_memory() {
 #if !defined(__SANITIZE_ADDRESS__)
 #if defined(__has_feature)
@@ -80,7 +80,7 @@ Read read(const std::function<void()>& reader) {
   return out;
 }
 
-/// The claim is refused with `why`, and allocated nothing.
+/// The claim is refused with `why`, without an allocation.
 void refused(const std::string& what, std::string_view why, const std::function<void()>& reader) {
   INFO(what);
   const Read done = read(reader);
@@ -125,7 +125,7 @@ TEST_CASE("a header of 1 TB, and tensors that do not exist") {
   holds(number(~std::uint64_t{0}) + "{}", "header");
   holds(with_header({{"layers.0.w", tensor({kTera / 4}, kTera)}}), "layers.0.w");
   holds(with_header({{"layers.0.w", tensor({1 << 20, 1 << 18}, kTera)}}), "layers.0.w");
-  // Of zero bytes, but with a length near the limit of 64 bits.
+  // Zero bytes, but with a length near the 64-bit limit.
   const std::int64_t max = std::numeric_limits<std::int64_t>::max();
   const Read empty = read([&] {
     write(file, with_header({{"a", tensor({max, 0, max}, 0)}}));
@@ -168,7 +168,8 @@ TEST_CASE("weights of methods that claim more than they hold") {
     write(file, fmt::format("kvsim-low-rank 1 {}\n", sizes));
     refused(sizes, "w: ", [&] { (void)LowRankWeights::read(file); });
   }
-  // The product of these wraps to zero in 64 bits: not a file without weights.
+  // The product of these wraps to zero in 64 bits, which must not be read as a file without
+  // weights.
   write(file, "kvsim-low-rank 1 65536 65536 8191 65536 65536\n");
   refused("wraps", "declares", [&] { (void)LowRankWeights::read(file); });
 }
@@ -279,7 +280,7 @@ TEST_CASE("request traces of 10^15 tokens, and ServeGen's rates without an end")
   const fs::path folder = fresh("servegen_claims");
   write(folder / "a-dataset.json",
         R"({"0": {"input_tokens": "{5: 1}", "output_tokens": "{1: 1}"}})");
-  // 6e8 requests of one window, which lasts 600 s; 9e12 of two; and 1.8e8 of two clients.
+  // 6e8 requests of one window that lasts 600 s; 9e12 of two windows; and 1.8e8 of two clients.
   for (const char* windows : {"0,1e6,,,,\n", "0,1e6,,,,\n8999999,0,,,,\n"}) {
     write(folder / "a-trace.csv", windows);
     refused(windows, "at most 1e+08 requests", [&] { (void)read_requests(folder); });

@@ -1,4 +1,4 @@
-// Lists with two spellings of one value, which would make the same point again.
+// Lists with two spellings of one value, which would repeat the same point.
 
 #include <filesystem>
 #include <fstream>
@@ -31,7 +31,7 @@ fs::path file_with(std::string_view key, std::string_view value) {
   std::ofstream{path} << text + R"("prompt_tokens": 1000, "output_tokens": 2})";
   return path;
 }
-/// The complaint without the file; empty if there is none.
+/// The error message without the file; empty if there is none.
 std::string complaint(std::string_view key, std::string_view value) {
   const fs::path path = file_with(key, value);
   try {
@@ -100,7 +100,7 @@ TEST_CASE("a list refuses a second spelling of a method") {
                                {"name": "snapkv", "budget": 0.1}])") == 5);
 }
 
-/// The complaint about `key` of a service, without the file.
+/// The error message about `key` of a service, without the file.
 std::string service_complaint(std::string_view key, std::string_view value) {
   const fs::path path = test::scratch_folder() / "service.json";
   const std::string requests = R"("requests": {"arrivals": {"kind": "poisson", "rate": 1},

@@ -219,7 +219,7 @@ TEST_CASE("extends merges key by key, the nearer file wins, and paths keep their
   CHECK(spec.batch == 8);
   CHECK(spec.gpu->hbm_usable == 40_GiB);
   CHECK(find_gpu("A100-80GB-SXM").hbm_usable != 40_GiB);
-  // A method is one value: h2o's budget does not reach streaming-llm.
+  // A method is one value: the budget of h2o is not inherited by streaming-llm.
   CHECK(scenario.points[0].keys.at("method") == "streaming-llm");
   CHECK(scenario.points[0].keys.at("budget").is_null());
   CHECK_FALSE(scenario.echo.contains("extends"));
@@ -246,7 +246,7 @@ TEST_CASE("an override wins over every file and may create missing keys") {
             .points.at(1)
             .keys.at("budget") == 0.5);
   CHECK(read_scenario(file, {{"/method/-", "streaming-llm"}}).points.size() == 3);
-  // A name in place of an object: "h2o" is {"name": "h2o"}.
+  // A name instead of an object: "h2o" is {"name": "h2o"}.
   CHECK(read_scenario(file, {{"/method/1/budget", "0.3"}}).points.at(1).keys.at("budget") == 0.3);
   const auto one = files.write("one.json", small(R"(, "method": "h2o", "stack": "vllm")"));
   const Scenario named =
@@ -291,12 +291,12 @@ TEST_CASE("bad input: one line with place and reason") {
   CHECK(bad(small(R"(, "batch": 1.5)")) == "/batch: expected an integer in [1, 1048576], got 1.5");
   CHECK(bad(small(R"(, "batch": [1, "two"])")) ==
         "/batch/1: expected an integer in [1, 1048576], got \"two\"");
-  // An equal value would make the same point again.
+  // An equal value would repeat the same point.
   CHECK(bad(small(R"(, "batch": [1, 2, 1.0])")) == "/batch/2: 1.0 is given twice");
   CHECK(bad(small(R"(, "gpu_count": [1, 1])")) == "/gpu_count/1: 1 is given twice");
   CHECK(bad(small(R"(, "kv_dtype": ["bf16", "bf16"])")) == "/kv_dtype/1: \"bf16\" is given twice");
   CHECK(bad(small(R"(, "method": ["full", "full"])")) == "/method/1: \"full\" is given twice");
-  // A number that no double has, with its place.
+  // A number outside the range of double, with its place.
   CHECK(bad("{\n  \"batch\": 1e999}") ==
         "not valid JSON: line 2, column 16: expected a number that fits in a double, up to "
         "1.8e308, got 1e999");
@@ -309,14 +309,14 @@ TEST_CASE("bad input: one line with place and reason") {
         "/memory/usable_hbm: expected a size such as \"80 GiB\", got 79");
   CHECK(bad(small(R"(, "memory": {"usable_hbm": "90 GiB"})")).find("at most the 80 GiB of") !=
         std::string::npos);
-  // A point states its memory if it was given.
+  // A point contains its memory if the scenario sets it.
   const auto keys = [&](std::string_view extra) {
     return read_scenario(files.write("m.json", small(extra)), {}).points.at(0).keys;
   };
   CHECK(keys(R"(, "memory": {"usable_hbm": "40 GiB"})").at("memory") ==
         nlohmann::ordered_json{{"usable_hbm", "40 GiB"}});
   CHECK_FALSE(keys("").contains("memory"));
-  // A GPU that does not exist may have any memory, and its usable part is checked against that.
+  // An imaginary GPU may have any memory, and its usable part is compared with that memory.
   CHECK(bad(small(R"(, "memory": {"hbm": "8 TiB", "usable_hbm": "9 TiB"})"))
             .find("at most the 8 TiB of") != std::string::npos);
   CHECK(bad(small(R"(, "gpu_count": 3)")) ==
@@ -325,11 +325,11 @@ TEST_CASE("bad input: one line with place and reason") {
                 "output_tokens": 1, "dtype": "awq-int44"})")
             .starts_with(
                 "/dtype: unknown format of weights \"awq-int44\"; did you mean \"awq-int4\"?"));
-  // The place is there once.
+  // The place appears only once.
   CHECK(bad(R"({"model": "llama-2-7b", "gpu": 3, "prompt_tokens": 1, "output_tokens": 1})") ==
         "/gpu: expected a string, got 3");
   CHECK(bad(small(R"(, "stack": {"name": 3})")) == "/stack/name: expected a string, got 3");
-  // A key of exactly one member of its object.
+  // A key that exists in exactly one member object.
   CHECK(bad(small(R"(, "max_num_seqs": 8)")) ==
         "/max_num_seqs: unknown key; it is a key of \"engine\": write \"engine\": "
         "{\"max_num_seqs\": …}");
@@ -491,7 +491,8 @@ TEST_CASE("a measured law equals the replay at the trace's own lengths") {
   files.write("config.json", kTraceModel);
   fs::copy_file(kSample, files.folder() / "t.safetensors");
   const Trace trace = Trace::open(kSample);
-  // MiniCache's entries have a law, its retained part of the prompt has none: bytes are measured.
+  // MiniCache's entries have a law, but its retained part of the prompt does not: bytes are
+  // measured.
   for (const std::string_view name : {"kvmerger", "adakv", "d2o", "minicache"}) {
     INFO(name);
     Scenario scenario = read_scenario(
@@ -515,8 +516,8 @@ TEST_CASE("a measured law equals the replay at the trace's own lengths") {
     REQUIRE(run.kv_bytes_per_layer.size() == held.layers.size());
     for (std::size_t layer = 0; layer < held.layers.size(); ++layer) {
       INFO(layer);
-      // Each of the 2 heads holds the mean, rounded: an error of at most half an entry. A row and
-      // its side data take 136 B or less.
+      // Each of the 2 heads holds the rounded mean: an error of at most half an entry. A row and
+      // its side data have at most 136 B.
       const std::int64_t bytes = run.kv_bytes_per_layer[layer].count();
       CHECK(std::abs(bytes - held.layers[layer].bytes_final) <= 136);
     }
@@ -536,7 +537,7 @@ TEST_CASE("a law measured on a trace scales to other prompts and other numbers o
   const ReplayResult replayed =
       replay(Trace::open(kSample), {scenario.points[0].method}, {.threads = 2});
   const MeasuredLaw& law = *replayed.methods[0].measured_law;
-  // Kept share and growth of each head; their means are those of the law.
+  // Kept share and growth per head; their means equal those of the law.
   REQUIRE(law.head_kept.size() == law.kept.size());
   REQUIRE(law.head_growth.size() == law.kept.size());
   bool differ = false;
@@ -585,7 +586,7 @@ TEST_CASE("measured_on: refused if invalid, reported if unused, part of the hash
       "/method/measured_on: no such file: ");
   has(said(R"({"name": "kvmerger", "measured_on": 3})"), "/method/measured_on: expected");
   has(said(R"({"name": "kvmerger", "measured_on": "empty.safetensors"})"), "/method/measured_on: ");
-  // The shipped trace records no decisions.
+  // The shipped trace does not contain decisions.
   has(said(R"({"name": "dms", "measured_on": "t.safetensors"})"), "decision.evict");
   has(said(R"({"name": "kvmerger", "mesured_on": "t.safetensors"})"), "mesured_on");
   has(complaint_of(files.write("r.json", R"({"replay": {"trace": "t.safetensors",
@@ -698,7 +699,7 @@ TEST_CASE("the schema and the reader accept and refuse the same values") {
     CHECK((complaint_of(files.write("s.json", text)) == "no complaint") == good);
     CHECK(schema.accepts(nlohmann::json::parse(text)) == good);
   };
-  // null equals leaving a key out, if it is optional; it is not a valid item of a list.
+  // null is equivalent to omitting an optional key; it is not a valid list item.
   for (const char* key : {"schema", "title", "description", "extends", "kind", "seed", "gpu_count",
                           "stack", "calibration", "kv_dtype", "batch", "method", "memory", "points",
                           "replay", "published", "figures", "sweep"}) {
@@ -851,7 +852,7 @@ TEST_CASE("kv-sizes: the papers' values in the intended units") {
   CHECK(wanted(0) == 335'544'320'000.0);
   // 2 x 80 layers x 8 heads x 128 x 2 B x 8192 x 128 = 320 GiB
   CHECK(wanted(1) == 320.0 * 1024 * 1024 * 1024);
-  // 2 x 96 x 12288 x 2 B x 4096 x 64 = 1152 GiB, which is 1,237 GB and never the printed 1,208
+  // 2 x 96 x 12288 x 2 B x 4096 x 64 = 1152 GiB, which is 1,237 GB, not the printed 1,208
   CHECK(wanted(2) == 1152.0 * 1024 * 1024 * 1024);
   CHECK(wanted(3) == 1024.0 * 1024 * 1024);
 }

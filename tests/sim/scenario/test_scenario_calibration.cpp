@@ -79,7 +79,7 @@ TEST_CASE("calibration: a list makes points, in its place among the others") {
   CHECK(both.points[2].keys.at("calibration") == "builtin");
   CHECK(both.points[0].label != both.points[2].label);
   CHECK(both.points[0].label.find("calibration nominal") != std::string::npos);
-  // A group of points has a separate one.
+  // A group of points has a separate calibration.
   const Scenario groups = read_scenario(
       write(folder / "b.json",
             small(R"(, "calibration": "nominal", "points": [{}, {"calibration": "builtin"},

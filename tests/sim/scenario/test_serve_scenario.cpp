@@ -1,4 +1,4 @@
-// Scenarios of kind "serve": their keys, refused values, and the points they make.
+// Scenarios of kind "serve": their keys, refused values, and the resulting points.
 
 #include <cctype>
 #include <filesystem>
@@ -37,7 +37,7 @@ std::string slug_of(std::string text) {
 }
 
 fs::path write(const std::string& name, std::string_view text) {
-  // Test cases may run at the same time.
+  // Test cases may run simultaneously.
   const std::string own = slug_of(doctest::getContextOptions()->currentTest->m_name);
   const fs::path folder = test::scratch_folder() / "serve-scenario" / own;
   fs::create_directories((folder / name).parent_path());
@@ -49,7 +49,7 @@ constexpr std::string_view kRequests =
     R"("requests": {"arrivals": {"kind": "poisson", "rate": 2}, "count": 20, "prompt_tokens": 100,
     "output_tokens": 10})";
 
-/// A service with other members: `extra` starts with a comma or is empty.
+/// A service with additional members: `extra` starts with a comma or is empty.
 std::string service(std::string_view extra, std::string_view requests = kRequests) {
   return fmt::format(R"({{"kind": "serve", "model": "llama-2-7b", "gpu": "A100-80GB-SXM",
     "stack": "vllm", {}{}}})",
@@ -86,7 +86,7 @@ TEST_CASE("a service of one point with the defaults of the scheduler's engine") 
   CHECK(point.keys.at("workload") == "generated");
   CHECK(point.keys.at("rate") == 2);
   CHECK_FALSE(point.keys.contains("batch"));
-  // Notes of a workload are printed by its service, once.
+  // Notes of a workload are printed once, by its service.
   const Scenario cut =
       read(service("", R"("requests": {"arrivals": {"kind": "poisson", "rate": 2}, "count": 20,
       "prompt_tokens": 100, "output_tokens": 10, "max_prompt_tokens": 50})"));
@@ -156,7 +156,7 @@ TEST_CASE("the keys of a service reach its spec") {
   CHECK_FALSE(spec.offload.prefetch);
   CHECK(spec.offload.reuse == 0.25);
   CHECK(spec.tier_codec == "kvtc");
-  // One setting, two names: the start-up is profiled with the scheduler's limits.
+  // One setting with two names: the start-up is profiled with the scheduler's limits.
   CHECK(spec.options.max_num_seqs == 64);
   CHECK(spec.options.prefill_chunk == 4096);
 }
@@ -179,7 +179,7 @@ TEST_CASE("both names of a setting give the same service and two values are refu
       if (scheduler > 0)
         extra += fmt::format(R"(, "scheduler": {{"{}": {}}})", key.name, scheduler);
       if (engine > 0) extra += fmt::format(R"(, "engine": {{"{}": {}}})", engine_key, engine);
-      // More than 16 requests at once, of more than 16 tokens.
+      // More than 16 simultaneous requests of more than 16 tokens.
       return service(extra, R"("requests": {"arrivals": {"kind": "poisson", "rate": 200},
         "count": 60, "prompt_tokens": 100, "output_tokens": 40})");
     };
@@ -214,7 +214,7 @@ TEST_CASE("lists make points: loads, schedulers, replicas, methods, and workload
   }
   CHECK(traces.size() == 2);
   CHECK(labels.size() == scenario.points.size());
-  // The method changes fastest, then the workload.
+  // The method varies fastest, then the workload.
   CHECK(scenario.points[0].method.name == "full");
   CHECK(scenario.points[1].method.name == "streaming-llm");
   CHECK(scenario.points[0].keys.at("rate") == 1);

@@ -15,7 +15,7 @@
 
 namespace kvsim::test {
 
-/// A scenario from its text, read from a file of that name; test cases run in parallel.
+/// A scenario read from a file of that name with this text; test cases run in parallel.
 inline Scenario plan_scenario(const std::string& text, const std::string& name = "plan.json") {
   const std::filesystem::path file =
       test::scratch_folder() / fmt::format("process-{}", getpid()) / name;
@@ -26,7 +26,7 @@ inline Scenario plan_scenario(const std::string& text, const std::string& name =
   return scenario;
 }
 
-/// `base` with the members of `more` (which start with a comma, or are empty) in place of the
+/// `base` with the members of `more` (which start with a comma, or are empty) instead of the
 /// default ones.
 inline Scenario changed_plan(const std::string& base, std::string_view more,
                              std::string_view plan) {
@@ -40,7 +40,7 @@ inline Scenario changed_plan(const std::string& base, std::string_view more,
   return plan_scenario(document.dump());
 }
 
-/// Static batches; `plan` are members of `plan`. Memory is the only limit unless `plan` sets
+/// Static batches; `plan` contains members of `plan`. Memory is the only limit unless `plan` sets
 /// others: the model has 4,096 positions.
 inline Scenario static_plan(std::string_view more, std::string_view plan) {
   return changed_plan(

@@ -32,7 +32,7 @@ inline SweepPlan plan_of(const std::filesystem::path& file, const SweepChanges& 
   return {scenario_document(file, {}), file, changes};
 }
 
-/// The message of an action's error; "" without an error.
+/// The error message of an action; "" without an error.
 template <class Action>
 std::string complaint(Action&& action) {
   try {

@@ -1,4 +1,4 @@
-// Layouts that a plan searches: the engine's rules, the exhaustive search, keys that contradict it.
+// Layouts searched by a plan: the engine's rules, the exhaustive search, contradictory keys.
 
 #include <algorithm>
 #include <numeric>
@@ -28,7 +28,7 @@ namespace {
 using test::has;
 using test::serve_plan;
 
-using Sizes = std::tuple<int, int, int, int, int, int>;  // TP, DCP, PP, EP, engines, prefill ones
+using Sizes = std::tuple<int, int, int, int, int, int>;  // the last: prefill engines
 
 std::set<Sizes> found(const char* model, const LayoutSearch& search, bool has_pipelines = true) {
   std::set<Sizes> out;
@@ -49,7 +49,7 @@ std::set<Sizes> found(const char* model, const LayoutSearch& search, bool has_pi
 TEST_CASE("layouts are all products of the parallelisms that the model divides by") {
   struct Model {
     const char* name;
-    std::set<int> tensor;  // divisors of its heads, whole KV heads or copies of them; at most 8
+    std::set<int> tensor;  // divisors of heads, whole or copied KV heads; at most 8
     int kv_heads, experts;
   };
   for (const auto& [name, tensor, kv_heads, experts] :
@@ -73,7 +73,7 @@ TEST_CASE("layouts are all products of the parallelisms that the model divides b
                                 : ep != 1 && (ep != tp || experts < ep)) {
                     continue;
                   }
-                  // Over GPUs that would hold the same heads.
+                  // Only over GPUs that would otherwise hold the same heads.
                   for (int dcp = 1; dcp <= std::max(1, tp / kv_heads); dcp *= 2) {
                     expected.emplace(tp, dcp, pp, ep, engines, prefill);
                   }
@@ -90,7 +90,7 @@ TEST_CASE("layouts are all products of the parallelisms that the model divides b
        found("llama-3.1-8b", {.gpus = 8}, false)) {
     CHECK(pp == 1);
   }
-  // Tensor parallelism ends with the node.
+  // Tensor parallelism is limited to a node.
   for (const auto& [tp, dcp, pp, ep, engines, prefill] : found("llama-3.1-70b", {.gpus = 16})) {
     CHECK(tp <= 8);
   }
@@ -163,15 +163,15 @@ TEST_CASE("a search of layouts answers as each of its layouts given alone") {
     }
     REQUIRE(all.groups[0].best);
     CHECK(all.candidates[*all.groups[0].best].answer == min);
-    // No thread changes an answer.
+    // Threads do not change an answer.
     const Scenario scenario = serve_plan(model.keys, wanted);
     CHECK(plan_csv(run_plan(scenario, {.threads = 1, .prune = false})) == plan_csv(all));
   }
 }
 
-/// Services of several models, formats and bounds, with the layouts of `gpus` GPUs: also short
-/// answers, of which the delay of the first token is a large part, requests without any, prompts
-/// that are not divided, proposals, and API servers that engines are faster than.
+/// Services of several models, formats and bounds, with the layouts of `gpus` GPUs. They include
+/// short answers dominated by the delay of the first token, requests without answers, undivided
+/// prompts, drafts, and API servers that are slower than their engines.
 std::vector<Scenario> searches(int gpus) {
   std::vector<Scenario> out;
   for (const char* keys :
@@ -224,10 +224,10 @@ TEST_CASE("bounds of layouts are below what every layout takes") {
     }
   }
   CHECK(answers > 10);
-  // Bounds of nothing would prune nothing.
+  // Bounds of zero would not prune any layout.
   CHECK(sharp * 2 > answers);
   CHECK(sharp_first * 2 > answers);
-  CHECK(sharp_token * 3 > answers);  // of short answers it is lower
+  CHECK(sharp_token * 3 > answers);  // lower for short answers
 }
 
 TEST_CASE("pruning by bounds changes neither the best layout nor the front") {
@@ -310,7 +310,7 @@ TEST_CASE("ranges are those of the layouts that tables list") {
         without_range += is_listed ? 0U : 1U;
         CHECK(one.range.is_known == is_listed);
         CHECK((plan == &plain ? one.range.predicted : one.range.safe) == one.answer);
-        // At a confidence, all have the prediction next to the safe answer.
+        // With a confidence, every candidate has the prediction in addition to the safe answer.
         CHECK(one.range.predicted == plain.candidates[c].range.predicted);
       }
     }
@@ -320,7 +320,7 @@ TEST_CASE("ranges are those of the layouts that tables list") {
 }
 
 TEST_CASE("a prediction is within its range where a larger cache makes requests slower") {
-  // Prompts of 128K: an engine whose cache holds one more at a time misses the bound of TPOT.
+  // Prompts of 128K: an engine whose cache holds one more simultaneously misses the TPOT bound.
   const PlanResult plan =
       run_plan(serve_plan(R"(, "model": "llama-3.1-70b", "gpu": "H100-80GB-SXM", "gpu_count": 4,
         "requests": {"arrivals": {"kind": "poisson", "rate": 0.1}, "count": 60,
@@ -364,7 +364,7 @@ TEST_CASE("layouts without a safe answer have a prediction") {
 }
 
 TEST_CASE("a layout that an engine refuses is no answer, and says why") {
-  // Layers that keep different rows are put into groups by vLLM only.
+  // Only vLLM groups layers that keep different rows.
   const PlanResult plan =
       run_plan(serve_plan(R"(, "model": "gemma-2-9b", "gpu": "H100-80GB-SXM", "stack": "sglang")",
                           fmt::format("{}, \"layouts\": 2", kMinGpusQuestion)),

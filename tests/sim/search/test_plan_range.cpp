@@ -1,4 +1,4 @@
-// The prediction is a plan's answer, and its range is next to it.
+// The answer of a plan is the prediction; its range is listed next to it.
 
 #include <array>
 #include <cmath>
@@ -26,7 +26,7 @@ std::string with(std::string_view plan, double confidence) {
   return fmt::format(R"({}, "confidence": {})", plan, confidence);
 }
 
-/// A plan at its defaults, compared with plans that request either end.
+/// A plan with default settings, compared with plans that request either end.
 void check_ends(const PlanCandidate& plain, const PlanCandidate& safe) {
   INFO(plain.label);
   CHECK(plain.answer == plain.range.predicted);
@@ -61,14 +61,14 @@ TEST_CASE("a static plan answers with the prediction and its range contains the 
 }
 
 TEST_CASE("missing ends of a range are reported and a bound has no range") {
-  // Predicted to fit, with less room than the width of the interval.
+  // The prediction fits, but the remaining memory is smaller than the width of the interval.
   const PlanResult tight =
       run(static_plan(R"(, "memory": {"hbm": "13.6 GiB"})", R"("questions": "longest_context")"));
   const PlanCandidate& one = tight.candidates.at(0);
   REQUIRE(one.answer);
   CHECK_FALSE(one.range.safe);
   CHECK(plan_range(one).starts_with("none to "));
-  // The prediction does not fit either: `predicted` is empty, but the optimistic end exists.
+  // The prediction does not fit: `predicted` is empty, but the optimistic end exists.
   const PlanResult never =
       run(static_plan(R"(, "memory": {"hbm": "12.5 GiB"})", R"("questions": "longest_context")"));
   const PlanCandidate& other = never.candidates.at(0);
@@ -81,7 +81,7 @@ TEST_CASE("missing ends of a range are reported and a bound has no range") {
   CHECK(plan_range(bound.candidates.at(0)).empty());
 }
 
-/// Both sides of the "=" of a text like "79.2 GiB of GPU memory = 61 GiB of weights + ... - 2 GiB
+/// Both sides of the "=" in a text like "79.2 GiB of GPU memory = 61 GiB of weights + ... - 2 GiB
 /// that are missing", in GiB.
 std::pair<double, double> sides_of(const std::string& text) {
   const std::regex amount{R"(([=+-])? ?([0-9.]+) (GiB|MiB|KiB|B)\b)"};
@@ -119,7 +119,7 @@ TEST_CASE("terms of a shortage add up, as predicted and at either end") {
         constexpr double kDigits = 0.02;  // GiB: five terms of four digits
         CHECK(std::abs(left - right) <= kDigits);
         CHECK(left > 5);
-        // The GPU's own memory, for either end of its terms.
+        // The memory of the GPU, for either end of its terms.
         if (text.find("of GPU memory") != std::string::npos) {
           CHECK(std::abs(left - std::strtod(hbm, nullptr)) < 0.01);
         }
@@ -166,14 +166,14 @@ TEST_CASE("the prediction exists even without a safe size") {
   CHECK_FALSE(one.range.safe);
   REQUIRE(one.range.predicted);
   REQUIRE(one.impossible);
-  // The optimistic end uses the defaults of this GPU, not those of GPUs with more than 70 GiB.
+  // The optimistic end uses the defaults of this GPU, not those of GPUs above 70 GiB.
   REQUIRE(one.range.optimistic);
   CHECK(*one.range.optimistic > *one.range.predicted);
-  // Weights are not scaled: 61 GiB of them leave a cache in the 71.3 GiB of the engine.
+  // Weights are not scaled: 61 GiB of weights leave memory for a cache in the engine's 71.3 GiB.
   const PlanCandidate whole = plan("", 0.9), surer = plan("", 0.999);
   REQUIRE(whole.answer);
   CHECK(*whole.answer > 0.7 * *whole.range.predicted);
-  // Memory has no end for more than 0.9.
+  // Memory has no end beyond 0.9.
   CHECK(surer.answer == whole.answer);
   CHECK(*surer.range.predicted == *whole.range.predicted);
 }
@@ -193,7 +193,7 @@ TEST_CASE("requests longer than the model's positions end a plan for that reason
 }
 
 TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more than were tried") {
-  // A load of several GPUs: the times of an interval change their number.
+  // A load for several GPUs: the ends of the time interval change their number.
   constexpr const char* kLoad =
       R"(, "requests": {"arrivals": {"kind": "poisson", "rate": 100}, "count": 300,
                         "prompt_tokens": 600, "output_tokens": 60})";
@@ -219,7 +219,7 @@ TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more t
   CHECK(document.at("answers").at(0).at("range") == range);
   CHECK(document.at("answers").at(0).at("candidates").at(0).at("safe") == *one.range.safe);
 
-  // At most the prediction's number of GPUs is tried: the safe end is larger.
+  // The search ends at the predicted number of GPUs: the safe end is larger.
   const PlanResult few = run(
       serve_plan(kLoad, fmt::format(R"({}, "most_gpus": {:g})", questions, *one.range.predicted)));
   CHECK(few.candidates.at(0).answer == one.answer);

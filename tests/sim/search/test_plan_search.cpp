@@ -1,4 +1,4 @@
-// The parts of a plan: searches for a boundary, confidence, sensitivities, the front, keys of
+// The parts of a plan: searches for a boundary, confidence, sensitivities, the front, and keys of
 // scenarios.
 
 #include <array>
@@ -53,12 +53,12 @@ TEST_CASE("negative numbers work and nothing may be feasible") {
 }
 
 TEST_CASE("feasible values beyond a gap are found and reported") {
-  // Feasible up to 8, and at 11 again.
+  // Feasible up to 8, and again at 11.
   const auto holds = [](std::int64_t n) { return n <= 8 || n == 11; };
   const Boundary found = largest_feasible({.min = 1, .max = 100, .start = 1}, holds);
   CHECK(found.last == 11);
   CHECK_FALSE(found.monotone);
-  // With fewer neighbours it is not searched for; the answer is still a boundary.
+  // With fewer neighbours the gap is not searched; the answer is still a boundary.
   const Boundary blind =
       largest_feasible({.min = 1, .max = 100, .start = 1, .stride = 1, .neighbours = 0}, holds);
   CHECK(blind.last == 8);
@@ -87,8 +87,8 @@ TEST_CASE("confidence: the prediction at 0, the known interval at 0.9, and wider
     CHECK(memory_end(find_stack(stack), 1, 0.9).end == memory_ends(find_stack(stack), 1)->high);
   }
   CHECK(memory_end(find_stack("ideal"), 1, 0.99).end == MemoryEnd{});
-  // For memory no log shows how much wider than p90 a rarer case is. The end stays the same, and
-  // the text reports it.
+  // For memory, no log shows how much wider than p90 the interval of a rarer case is. The end stays
+  // the same, and the text reports this.
   for (const char* stack : {"hf-sdpa", "vllm", "sglang"}) {
     for (const std::int32_t gpus : {1, 4}) {
       INFO(stack, " on ", gpus);
@@ -99,7 +99,7 @@ TEST_CASE("confidence: the prediction at 0, the known interval at 0.9, and wider
         CHECK(margin_text(at(c), 80_GiB, 2_GiB, c).find("(as at p90)") != std::string::npos);
       }
       CHECK(at(0.9).basis.find("counts as") == std::string::npos);
-      // Higher confidence, more bytes: for bytes of any size, on either side.
+      // Higher confidence means more bytes, for bytes of any size, on both sides.
       for (const Bytes activations : {Bytes{}, 1_GiB, 7_GiB, 40_GiB}) {
         Bytes above, below;
         for (double c = 0; c < 0.9999; c += 0.05) {
@@ -169,7 +169,7 @@ TEST_CASE("the front holds no dominated point and the best of each objective") {
   constexpr std::size_t kObjectives = 7;
   for (const PlanQuestion question : {PlanQuestion::kLongestContext, PlanQuestion::kHighestRate}) {
     std::vector<OperatingPoint> points;
-    std::vector<std::array<double, kObjectives>> values;  // all to be small
+    std::vector<std::array<double, kObjectives>> values;  // all to be minimised
     for (int i = 0; i < 200; ++i) {
       OperatingPoint point;
       point.cost = draw();
@@ -178,7 +178,7 @@ TEST_CASE("the front holds no dominated point and the best of each objective") {
       point.latency_s = draw();
       point.error = draw();
       point.size = draw();
-      // Others than the question's throughput are not compared.
+      // Only the throughput that belongs to the question is compared.
       point.tokens_s = draw();
       point.load = draw();
       const bool is_service = question == PlanQuestion::kHighestRate;
@@ -186,7 +186,7 @@ TEST_CASE("the front holds no dominated point and the best of each objective") {
                         -point.size, is_service ? -point.load : -point.tokens_s});
       points.push_back(point);
     }
-    // Copies that are worse in one of them.
+    // Copies that are worse in one objective.
     for (std::size_t k = 0; k < kObjectives; ++k) {
       OperatingPoint worse = points[k];
       const std::array<double*, kObjectives> member{
@@ -290,7 +290,7 @@ TEST_CASE("the smallest budget that meets the floor, given or bisected") {
   const QualityReport given = measure_quality(floor, specs, 0, 1);
   const MethodQuality& full = given.of(specs[0]);
   REQUIRE(full.chosen.has_value());
-  CHECK(*full.tries[*full.chosen].rel_error < 1e-5);  // of rounding
+  CHECK(*full.tries[*full.chosen].rel_error < 1e-5);  // due to rounding
   const MethodQuality& snapkv = given.of(specs[1]);
   REQUIRE(snapkv.chosen.has_value());
   for (std::size_t i = 0; i < snapkv.tries.size(); ++i) {

@@ -1,4 +1,4 @@
-// Plans of services: boundaries, monotonicity, agreement with running every rate, limiting
+// Plans of services: boundaries, monotonicity, agreement with runs at every rate, limiting
 // constraints.
 
 #include <algorithm>
@@ -38,7 +38,7 @@ double need_at(const Scenario& scenario, double scale) {
       .need;
 }
 
-/// The workload unchanged, before it is divided by copies of the service.
+/// The need of the unchanged workload, before it is divided among copies of the service.
 double need_of_copies(const Scenario& scenario, std::int32_t copies) {
   const PlanSection& plan = *scenario.plan;
   return ServeCase{*scenario.points[0].serve, plan.confidence, plan.attainment}
@@ -66,7 +66,7 @@ TEST_CASE("an engine that does not start with its default length is planned for 
   CHECK(std::any_of(one.notes.begin(), one.notes.end(), [](const std::string& note) {
     return note.find("planned with max_model_len 660, the longest request") != std::string::npos;
   }));
-  // A length that the user sets stays.
+  // A length set by the user is not changed.
   const PlanResult set = plan_of(R"(, "max_model_len": 4096)");
   CHECK(set.candidates.at(0).max_model_len == 0);
   CHECK(set.candidates.at(0).answer == 1.0);
@@ -113,13 +113,13 @@ TEST_CASE("rates one rate_step apart tie and ties go to the full cache") {
   const PlanCandidate& full = coarse.candidates.at(1);
   REQUIRE(method.answer.has_value());
   REQUIRE(full.answer.has_value());
-  CHECK(*method.answer == rel(2 * *full.answer));  // one step
+  CHECK(*method.answer == rel(2 * *full.answer));  // one step of the search
   CHECK(coarse.groups.at(0).best == 1U);
   CHECK(plan_finding(coarse, coarse.groups[0])
             .starts_with("Compression does not help here: no method is more than one rate_step "
                          "above the full cache, "));
   const PlanResult fine = planned(0.05);
-  CHECK(fine.groups.at(0).best == 0U);  // many steps
+  CHECK(fine.groups.at(0).best == 0U);  // many steps of the search
 }
 
 TEST_CASE("equal fewest GPUs go to the full cache") {
@@ -131,7 +131,7 @@ TEST_CASE("equal fewest GPUs go to the full cache") {
   REQUIRE(plan.candidates[0].answer.has_value());
   CHECK(plan.candidates[0].answer == plan.candidates[1].answer);
   CHECK(plan.candidates[1].method.name == "full");
-  CHECK(plan.groups.at(0).best == 1U);  // although it is second in the file
+  CHECK(plan.groups.at(0).best == 1U);  // although it is the second in the file
 }
 
 TEST_CASE("as predicted, a probe is a run of the service itself") {
@@ -213,7 +213,7 @@ TEST_CASE("a run that stops early is infeasible and no other run stops early") {
         ServeCase quick{spec, 0.5, attained};
         const ServeProbe& all = whole.at({.scale = scale});
         CHECK(quick.holds({.scale = scale}) == all.holds);
-        // An explicit request gets the whole run.
+        // An explicit query runs the whole workload.
         CHECK(quick.at({.scale = scale}).need == all.need);
         CHECK(quick.at({.scale = scale}).times.e2e.p90 == all.times.e2e.p90);
         (all.holds ? kept : lost) += 1;
@@ -249,7 +249,7 @@ TEST_CASE("a prepared service gives the same as each separate run") {
   PreparedService service{spec};
   const ServeResult first = run_serve(spec);
   same(service.run(spec.requests), first);
-  // A run that stopped early leaves nothing behind.
+  // A run that stopped early leaves no state.
   ServeSpec strict = spec;
   strict.slo.ttft = Seconds{1e-6};
   PreparedService stops{strict};
@@ -274,7 +274,7 @@ TEST_CASE("first tokens that may come later tighten only their own bound") {
 TEST_CASE("higher confidence is slower, queues included") {
   const Scenario scenario = serve_plan("", R"("questions": "highest_rate", "confidence": 0.9)");
   ServeSpec spec = *scenario.points[0].serve;
-  // An API server has the same speed on a slower machine.
+  // An API server is equally fast on a slower machine.
   spec.options.front_end_latency = spec.options.front_end_request = Seconds{};
   ServeCase sure{spec, 0.9, 0.9};
   ServeCase mean{spec, 0, 0.9};
@@ -284,12 +284,12 @@ TEST_CASE("higher confidence is slower, queues included") {
     CHECK(sure.at({.scale = scale}).need >= mean.at({.scale = scale}).need);
     CHECK(sure.at({.scale = scale}).times.tpot.p50 > mean.at({.scale = scale}).times.tpot.p50);
   }
-  // With one factor for all times, a single request takes it exactly.
+  // With one factor for all times, the time of a single request scales exactly by that factor.
   const double factor = sure.time_end().factor;
   ServeCase slower{spec, 0.9, 0.9, ServeTimesEnd{.run = TimeFactors::all(factor)}};
   CHECK(slower.at({.scale = 1e-3}).times.e2e.p90 ==
         rel(mean.at({.scale = 1e-3}).times.e2e.p90 * factor, 1e-6));
-  // A slower machine equals the predicted one under arrivals that are denser by the same factor.
+  // A slower machine equals the predicted machine with arrivals that are denser by the same factor.
   CHECK(slower.at({.scale = 0.5}).times.ttft.p90 ==
         rel(mean.at({.scale = 0.5 * factor}).times.ttft.p90 * factor, 1e-4));
 }
@@ -305,8 +305,8 @@ TEST_CASE("looser bounds, more memory and less confidence never lower the rate")
   const auto hbm = [&](const char* size) {
     return highest(serve_plan(fmt::format(R"(, "memory": {{"hbm": "{}"}})", size), kRate));
   };
-  // Only if memory is the limit. Otherwise it need not hold: more simultaneous sequences make each
-  // token later, and a bound on TPOT may then fail at a lower rate.
+  // Only if memory is the limit. Otherwise the relation may not hold: more simultaneous sequences
+  // delay each token, and a bound on TPOT may then fail at a lower rate.
   CHECK(hbm("18 GiB") < hbm("80 GiB"));
   const auto sure = [&](double confidence) {
     return highest(serve_plan("", fmt::format(R"("questions": "highest_rate", "rate_step": 0.05,
@@ -331,7 +331,7 @@ TEST_CASE("fewest GPUs: one less fails and replicas are simulated behind their r
   CHECK(need_of_copies(scenario, replicas) <= 1);
   CHECK(need_of_copies(scenario, replicas - 1) > 1);
   CHECK(one.simulated == fmt::format("{} engines behind a round-robin router", replicas));
-  // Equal to running the cluster that the answer names.
+  // Equal to a run of the cluster in the answer.
   ServeSpec cluster = *scenario.points[0].serve;
   cluster.cluster.replicas = replicas;
   ServeCase as_one{cluster, scenario.plan->confidence, scenario.plan->attainment};
@@ -456,9 +456,9 @@ TEST_CASE("impossible: each constraint is named and its remedy helps") {
   const Impossible ttft = why("", R"("ttft": "1 ms")");
   CHECK(ttft.constraint == "ttft");
   CHECK(ttft.need > 1);
-  CHECK(moves(ttft, "slo/ttft") == rel(1, 1e-6));  // the bound itself, percent for percent
+  CHECK(moves(ttft, "slo/ttft") == rel(1, 1e-6));  // the bound itself, one to one
   CHECK(ttft.need > 8);
-  for (const KnobEffect& knob : ttft.knobs) {  // for any shortage, the stated amount is enough
+  for (const KnobEffect& knob : ttft.knobs) {  // the stated amount is always enough
     if (knob.knob == "slo/ttft") CHECK(knob.enough == fmt::format("x {:g}", std::ceil(ttft.need)));
   }
   CHECK(moves(ttft, "compute") > 0.1);
@@ -527,7 +527,7 @@ TEST_CASE("a swept service has the keys of its results") {
     }
   }
   CHECK(out.at("ttft_s").at("p90") == run.ttft.p90);
-  // Intervals as a run prints them, of every metric that depends on times.
+  // Intervals in the form printed by a run, for every metric that depends on times.
   const auto intervals = serve_intervals(*scenario.points[0].serve, run,
                                          mean_iteration(*scenario.points[0].serve, run));
   REQUIRE(intervals.has_value());
@@ -543,7 +543,7 @@ TEST_CASE("a swept service has the keys of its results") {
     CHECK(out.at(fmt::format("{}_low", key)) <= out.at(key));
     CHECK(out.at(fmt::format("{}_high", key)) >= out.at(key));
   }
-  // All keys of its metrics are those of a run's document.
+  // All keys of its metrics equal those of a run's document.
   const auto document = serve_point_json(scenario.points[0], run, intervals);
   for (const auto& [key, value] : out.items()) {
     INFO(key);

@@ -1,4 +1,4 @@
-// Plans of static batches: boundaries, monotonicity, agreement with running every candidate.
+// Plans of static batches: boundaries, monotonicity, agreement with runs of every candidate.
 
 #include <algorithm>
 #include <cmath>
@@ -30,14 +30,14 @@ using test::static_plan;
 constexpr const char* kMethods =
     R"(, "method": ["full", {"name": "streaming-llm", "budget": 0.2}, {"name": "snapkv", "budget": 0.25}])";
 
-/// Whether run_static fits into the memory that is left at the scenario's confidence.
+/// Whether run_static fits into the memory that remains at the scenario's confidence.
 bool fits(const Scenario& scenario, const PlanCandidate& one, std::int64_t batch,
           std::int64_t prompt) {
   StaticSpec spec = scenario.points[one.point].spec;
   spec.batch = batch;
   spec.prompt_tokens = prompt;
   spec.method = make_method(one.method, prompt, MethodContext{});
-  // The memory of the run if there is room for all of it.
+  // The memory of the run if all of it fits.
   Gpu gpu = *spec.gpu;
   gpu.hbm = gpu.hbm_usable = gpu.hbm * 1000;
   spec.gpu = &gpu;
@@ -68,7 +68,7 @@ TEST_CASE("answers are on the boundary: n fits by run_static and n + 1 does not"
 }
 
 TEST_CASE("plans and runs agree on batches that the engine does not run at once") {
-  // vLLM 0.19 on a GPU of less than 70 GiB: 256 sequences, unless the scenario sets more.
+  // vLLM 0.19 on a GPU below 70 GiB: 256 sequences, unless the scenario sets more.
   const auto engine = [](const std::string& more) {
     return R"(, "stack": "vllm@0.19", "gpu": "L40S", "prompt_tokens": 16, "output_tokens": 16)" +
            more;
@@ -98,7 +98,8 @@ TEST_CASE("plans and runs agree on batches that the engine does not run at once"
   };
   CHECK_FALSE(has(context_notes(R"(, "batch": 256)"), "max_num_seqs"));
   CHECK(has(context_notes(R"(, "batch": 257)"), limit + " the batch, 257"));
-  // An engine that is set to run as many has no such note, and its plan goes on to memory.
+  // If the engine is configured for that number, there is no note, and the plan continues to
+  // memory.
   const std::string more = R"(, "engine": {"max_num_seqs": 400})";
   CHECK(answer("largest_batch", more).answer > 256);
   CHECK_FALSE(has(notes_of_run(257, more), "max_num_seqs"));
@@ -129,14 +130,14 @@ TEST_CASE("the longest context ignores the scenario's prompt length") {
       CHECK(ask("3000") == without);
     }
   }
-  // Other questions depend on a prompt.
+  // Other questions require a prompt.
   for (const char* questions : {R"("questions": "largest_batch")",
                                 R"("questions": ["longest_context", "largest_batch"])"}) {
     CHECK_THROWS_AS((void)static_plan(R"(, "prompt_tokens": null)", questions), InputError);
   }
 }
 
-/// By candidate, in order; 0 if impossible.
+/// Answers per candidate, in order; 0 if impossible.
 std::vector<double> answers(const Scenario& scenario) {
   std::vector<double> out;
   for (const PlanCandidate& one : run_plan(scenario, {.threads = 1}).candidates) {
@@ -174,10 +175,10 @@ TEST_CASE("more memory or less confidence never worsens an answer") {
       last = &one;
     }
   }
-  CHECK(at("40 GiB", 0.99)[0] < at("40 GiB", 0.0)[0]);  // it does count
+  CHECK(at("40 GiB", 0.99)[0] < at("40 GiB", 0.0)[0]);  // the confidence has an effect
 }
 
-/// The constraint of the single candidate, and the change that helps it most.
+/// The constraint of the single candidate, and the change that is most effective.
 Impossible why(const Scenario& scenario) {
   const PlanResult plan = run_plan(scenario, {.threads = 1});
   REQUIRE(plan.candidates.size() == 1);
@@ -187,7 +188,7 @@ Impossible why(const Scenario& scenario) {
 }
 
 TEST_CASE("answers end at the model's positions unless the scenario allows more") {
-  // Llama-2-7B has 4,096 positions; memory would hold many times that number.
+  // Llama-2-7B has 4,096 positions; memory could hold many times that number.
   const char* both = R"("questions": ["longest_context", "largest_batch"])";
   const Scenario scenario =
       static_plan(kMethods, fmt::format(R"({}, "beyond_positions": false)", both));
@@ -206,7 +207,7 @@ TEST_CASE("answers end at the model's positions unless the scenario allows more"
   }
   CHECK(document.at("answers")[0].at("candidates")[0].at("limited_by") == "positions");
   CHECK(has(plan_summary(scenario, plan, nullptr), "positions"));
-  // The same plan without the limit continues until memory ends.
+  // Without the limit, the same plan continues until memory is exhausted.
   const Scenario beyond = static_plan(kMethods, both);
   for (const PlanCandidate& one : run_plan(beyond, {.threads = 1}).candidates) {
     if (one.question != PlanQuestion::kLongestContext) continue;
@@ -214,16 +215,16 @@ TEST_CASE("answers end at the model's positions unless the scenario allows more"
     CHECK(one.positions == 4096);
     CHECK(one.runs_out->why.constraint != "positions");
   }
-  // A batch of prompts that are longer than the model's positions is not an answer.
+  // A batch of prompts longer than the model's positions is not an answer.
   const Impossible batch = why(static_plan(
       R"(, "prompt_tokens": 5000)", R"("questions": "largest_batch", "beyond_positions": false)"));
   CHECK(batch.constraint == "positions");
   CHECK(batch.need == rel(5016.0 / 4096));
-  CHECK(batch.knobs.empty());  // no machine increases a model's positions
+  CHECK(batch.knobs.empty());  // not a property of the machine
 }
 
 TEST_CASE("ties go to the full cache") {
-  // Positions limit all answers, so that a method gains nothing; it is first in the file.
+  // Positions limit all answers, so a method has no advantage; it is first in the file.
   const Scenario scenario =
       static_plan(R"(, "method": [{"name": "streaming-llm", "budget": 0.2}, "full"])",
                   R"("questions": "longest_context", "beyond_positions": false)");
@@ -380,7 +381,7 @@ TEST_CASE("impossible: weights, cache, activations and quality are distinguished
   CHECK(weights.constraint == "weights");
   REQUIRE_FALSE(weights.knobs.empty());
   CHECK(weights.need > 1);
-  // 0.5 MiB per token: 64 Ki tokens take 32 GiB in addition to them.
+  // 0.5 MiB per token: 64 Ki tokens take 32 GiB in addition to the weights.
   const Impossible cache =
       why(static_plan(R"(, "prompt_tokens": 65536, "memory": {"hbm": "30 GiB"})",
                       R"("questions": "largest_batch", "confidence": 0)"));

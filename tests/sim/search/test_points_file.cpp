@@ -15,7 +15,7 @@ namespace {
 TEST_CASE("a line is restored exactly and no other text of its length is accepted") {
   const std::string object = R"({"point":12,"x":"a \"b\" ü"})";
   const std::string line = summed_line(object);
-  CHECK(nlohmann::json::parse(line).at("point") == 12);  // JSON lines, checksum and all
+  CHECK(nlohmann::json::parse(line).at("point") == 12);  // JSON lines, including the checksum
   CHECK(unsummed(line) == object);
   for (std::size_t i = 0; i < line.size(); ++i) {
     std::string damaged = line;
@@ -35,7 +35,7 @@ TEST_CASE("cut at any byte, the file holds the lines before the cut") {
       writer.add(fmt::format(R"({{"point":{}}})", i));
       ends.push_back(std::filesystem::file_size(file));
     }
-    // One process at a time.
+    // Only one process at a time may write.
     CHECK(test::complaint([&] {
             const PointsWriter second{file, 0};
           }).find("another kvsim is writing it") != std::string::npos);

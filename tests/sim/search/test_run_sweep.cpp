@@ -1,4 +1,4 @@
-// Points of a sweep equal single runs at any number of threads; documents are functions of the
+// Points of a sweep equal single runs for any number of threads; documents depend only on the
 // points.
 
 #include <algorithm>
@@ -68,7 +68,7 @@ TEST_CASE("every point equals run_static of its scenario on any number of thread
     CHECK(results.at("fits") == !result.oom.has_value());
     CHECK(results.at("oom").is_null() == !result.oom.has_value());
     if (!result.oom) CHECK(results.at("throughput_tok_s") == *result.throughput_tok_s);
-    // Metrics and their intervals are those of a single run, key by key.
+    // Metrics and their intervals equal those of a single run, key by key.
     const StaticSpec& spec = scenario.points.front().spec;
     StaticResult with_intervals = run_static(spec, {.max_samples = 3, .intervals = true});
     find_oom_range(spec, with_intervals);
@@ -77,7 +77,7 @@ TEST_CASE("every point equals run_static of its scenario on any number of thread
                 StaticPoint{spec, with_intervals, scenario.points.front().kv_bytes_wanted});
     for (const auto& [key, value] : run.items()) CHECK(results.at(key) == value);
     for (const char* end : {"peak_hbm_bytes_low", "decode_tok_s_low"}) {
-      if (!result.oom) CHECK(results.at(end).is_number());  // null is less than any number
+      if (!result.oom) CHECK(results.at(end).is_number());  // null compares less than any number
     }
     if (result.oom) {
       CHECK(results.at("oom_tokens_low").is_number());
@@ -88,7 +88,7 @@ TEST_CASE("every point equals run_static of its scenario on any number of thread
       CHECK(results.at("decode_tok_s_high") > results.at("decode_tok_s"));
     }
   }
-  // The summary states how certain the best is.
+  // The summary reports the uncertainty of the best point.
   const ScenarioSweep sweep{plan, alone};
   const auto ends = sweep.interval(sweep.measures().front(), 0);
   REQUIRE(ends);
@@ -122,7 +122,7 @@ TEST_CASE("impossible points end the sweep or are listed with the reason") {
       with(sweep_file(folder, ""), {"/method=full,h2o", "/method/budget=0.1,0.2"}, true);
   const auto objects = run_all(lenient, 2, runner);
   const ScenarioSweep sweep{lenient, objects};
-  CHECK(sweep.skipped(0));  // the full cache takes no budget
+  CHECK(sweep.skipped(0));  // the full cache has no budget
   CHECK(sweep.skipped(1));
   CHECK_FALSE(sweep.skipped(2));
   const std::string reason = sweep.object(0).at("skipped");
@@ -142,7 +142,7 @@ TEST_CASE("kinds without a runner are refused") {
 }
 
 /// Two methods at two budgets and the full cache, with made-up results: tok/s is 100 times the
-/// budget plus the number of the method.
+/// budget plus the index of the method.
 ScenarioSweep made_up(const SweepPlan& plan) {
   std::vector<std::string> objects;
   for (std::size_t i = 0; i < plan.size(); ++i) {
@@ -170,7 +170,7 @@ TEST_CASE("ties go to the full cache wherever it is in the list") {
     CHECK(text.find("most output tokens per second: 10 tok/s, method full, batch 1") !=
           std::string::npos);
     CHECK(text.find("no method gives over 5 % more tokens per second") != std::string::npos);
-    // The same holds for values that differ only below the printed digits.
+    // This is also the case for values that differ only below the printed digits.
     for (std::size_t i = 0; i < plan.size(); ++i) {
       const bool full = (methods[1] == '"') == (i < 2);
       objects[i] = fmt::format(
@@ -262,7 +262,7 @@ TEST_CASE(
   CHECK(kinds({"/gpu=A40,L40,H20"}) == std::set<std::string>{"bars"});
   const SweepPlan plan = with(sweep_file(folder, ""), {"/batch=1,2,4", "/prompt_tokens=100,200"});
   const FigureSet set = scenario_sweep_figures(made_up(plan));
-  // Cells by index; the one that ran out of memory is blank.
+  // Cells by index; the cell that ran out of memory is blank.
   CHECK(
       set.figures.front().csv.starts_with("x_index,y_index,batch,prompt_tokens,throughput_tok_s\n"
                                           "0,0,1,100,10\n1,0,2,100,12\n"));

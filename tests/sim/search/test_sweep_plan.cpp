@@ -78,7 +78,7 @@ TEST_CASE("lists of the scenario are the first axes and methods with several bud
   CHECK(plan.axes()[1].values.at(2) == json({{"name", "h2o"}, {"budget", 0.2}}));
   CHECK(plan.axes()[2].pointer == "/stack");
   CHECK(plan.scenario(11).points.front().keys.at("budget") == 0.2);
-  // --vary takes the place of the list.
+  // --vary replaces the list.
   changes.vary = {axis_of_text("/batch=4,8,16")};
   CHECK(plan_of(file, changes).size() == 3 * 3);
 }
@@ -114,7 +114,7 @@ TEST_CASE("an axis refuses a second spelling of a value") {
         }).ends_with("/sweep/axes/0: /stack/1: an object is given twice; /stack/0 means the same"));
 }
 
-/// A service of 20 requests with `more` members, which start with a comma.
+/// A service of 20 requests with the additional members `more`, which start with a comma.
 std::filesystem::path service_file(const std::filesystem::path& folder, const std::string& more) {
   const std::filesystem::path file = folder / "s.json";
   std::ofstream{file} << R"({"kind": "serve", "model": "llama-2-7b", "gpu": "A100-80GB-SXM",
@@ -123,7 +123,7 @@ std::filesystem::path service_file(const std::filesystem::path& folder, const st
   return file;
 }
 
-/// The sweep has the points of a run of the same file, each with its keys, in their order.
+/// Checks that the sweep has the points of a run of the same file, with the same keys, in order.
 void check_same_points(const std::filesystem::path& file) {
   const Scenario run = read_scenario(file, {});
   const SweepPlan plan = plan_of(file);
@@ -214,7 +214,7 @@ TEST_CASE("an item of a list is varied by its index if it is the only one") {
   }
   changes.vary = {axis_of_text("/method/1/budget=0.1,0.2")};
   CHECK(has(complaint([&] { (void)plan_of(one, changes); }), "/method is a list of 1"));
-  // A common key is varied in each item; lists of the items are replaced.
+  // A common key is varied in each item; the items' own lists are replaced.
   const auto budgets = sweep_file(
       fresh("budgets"), R"(, "method": [{"name": "h2o", "budget": [0.3, 0.4]}, "snapkv"])");
   changes.vary = {axis_of_text("/method/budget=0.1,0.2,0.5")};
@@ -275,7 +275,7 @@ TEST_CASE("samples are within bounds and depend only on seed, key and number") {
     const std::vector<json> t = order.values(i);
     CHECK((t[0] == v[3] && t[1] == v[2] && t[2] == v[0]));
   }
-  // Half the decades are below 8; four standard deviations of 400 draws are 40, and 7 GiB.
+  // Half of the decades are below 8; four standard deviations of 400 draws are 40, plus 7 GiB.
   CHECK(std::abs(below_8 - 200) < 45);
   CHECK(std::abs(ideal - 200) < 40);
   CHECK(std::abs(sum / 400 - 100) < 7);

@@ -1,6 +1,6 @@
 #pragma once
 
-// A hand-made service: three requests on one replica that takes 10 ms per iteration.
+// A made-up service: three requests on one replica with iterations of 10 ms.
 
 #include <memory>
 #include <string>
@@ -12,8 +12,8 @@ namespace kvsim::test {
 
 constexpr SimTime ms(std::int64_t n) { return SimTime{n * 1'000'000'000}; }
 
-/// Iteration i ends at 10 (i + 1) ms. Request 0 (100 tokens) makes tokens at the ends of 0 to 3;
-/// request 1 (200 tokens) at 1, is preempted, and at 4 and 5; request 2 is rejected.
+/// Iteration i ends at 10 (i + 1) ms. Request 0 (100 tokens) generates tokens at the ends of 0 to
+/// 3; request 1 (200 tokens) at 1, is preempted, and then at 4 and 5; request 2 is rejected.
 inline ServeResult sample_service() {
   ServeResult r;
   r.outcomes = {{.arrival = ms(0),

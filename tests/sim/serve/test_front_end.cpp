@@ -19,9 +19,9 @@ constexpr double kMs = 1e-3;
 SimTime ms(double t) { return to_sim_time(Seconds{t * kMs}); }
 double in_ms(SimTime t) { return to_seconds(t).count() / kMs; }
 
-/// When each request that is `sent` (time, prompt) reaches the engine; `delivered`: when clients
-/// have each lot of tokens of `made` (time, tokens). `polls`: moments at which the engine looks,
-/// too.
+/// Times at which each request of `sent` (time, prompt) reaches the engine. `delivered`: times at
+/// which clients receive each lot of tokens of `made` (time, tokens). `polls`: additional times at
+/// which the engine polls.
 struct Seen {
   std::vector<SimTime> admitted, delivered;
 };
@@ -64,14 +64,14 @@ TEST_CASE("an API server does one piece of work after the other, requests and to
                           {{ms(1), 10}, {ms(3.5), 10}, {ms(20), 1}});
   // 2 ms + 100 x 0.01 ms of work, and 5 ms of latency.
   CHECK(in_ms(seen.admitted[0]) == test::rel(8));
-  // The second waits for the first's 3 ms: 3 + 2 + 5.
+  // The second waits for the 3 ms of the first: 3 + 2 + 5.
   CHECK(in_ms(seen.admitted[1]) == test::rel(10));
-  // Ten tokens wait for both requests, 5 ms, and take 1 ms, and so do the next ones after them.
+  // Ten tokens wait for both requests, 5 ms, and take 1 ms; the next ten follow them.
   CHECK(in_ms(seen.delivered[0]) == test::rel(6));
   CHECK(in_ms(seen.delivered[1]) == test::rel(7));
-  // The third request waits for the tokens of the first lot, not for all that came before it.
+  // The third request waits only for the first lot of tokens, not for all earlier work.
   CHECK(in_ms(seen.admitted[2]) == test::rel(6 + 2 + 5));
-  // It is idle at 20 ms.
+  // The server is idle at 20 ms.
   CHECK(in_ms(seen.delivered[2]) == test::rel(20.1));
 }
 
@@ -81,15 +81,16 @@ TEST_CASE("requests that come together take their turns together") {
                          .prompt_token = {},
                          .token = {},
                          .turns = 3}};
-  // Alone, 3 ms of work. Of three at once, each has a turn of 1 ms before any has its next.
+  // A single request takes 3 ms of work. Three simultaneous requests alternate in turns of 1 ms.
   CHECK(in_ms(drive(server, {{ms(0), 9}}).admitted[0]) == test::rel(8));
   const Seen burst = drive(server, {{ms(0), 9}, {ms(0), 9}, {ms(0), 9}}, {{ms(0.5), 4}});
   CHECK(in_ms(burst.admitted[0]) == test::rel(12));
   CHECK(in_ms(burst.admitted[1]) == test::rel(13));
   CHECK(in_ms(burst.admitted[2]) == test::rel(14));
-  // Tokens wait for the turns that are ready, one of each request.
+  // Tokens wait for the turns that are already queued, one per request.
   CHECK(in_ms(burst.delivered[0]) == test::rel(3));
-  // One that comes in the second turn of the first waits for it alone: 0, [1, 2], 0, 1, 1.
+  // A request that arrives in the second turn of the first waits only for that turn: 0, [1, 2], 0,
+  // 1, 1.
   const Seen late = drive(server, {{ms(0), 9}, {ms(1.5), 9}});
   CHECK(in_ms(late.admitted[0]) == test::rel(4 + 5));
   CHECK(in_ms(late.admitted[1]) == test::rel(6 + 5));
@@ -101,7 +102,7 @@ TEST_CASE("several API servers share requests and tokens, and none is faster for
                           .prompt_token = Seconds{0.01 * kMs},
                           .token = Seconds{0.1 * kMs},
                           .servers = 4}};
-  // Each of four takes one; the fifth waits for the first.
+  // Each of four servers accepts one request; the fifth waits for the first.
   const Seen seen =
       drive(servers, {{ms(0), 100}, {ms(0), 100}, {ms(0), 100}, {ms(0), 100}, {ms(1), 100}},
             {{ms(2), 40}, {ms(20), 40}});
@@ -142,7 +143,7 @@ TEST_CASE(
       polls.push_back(at + ms(0.1));
     }
     const Seen seen = drive(server, sent, made);
-    // None leaves sooner than alone, or before one that came earlier.
+    // No request leaves sooner than it would alone, or before an earlier one.
     for (std::size_t i = 0; i < sent.size(); ++i) {
       CHECK(seen.admitted[i] >= sent[i].first + work + ms(2));
       if (i > 0) CHECK(seen.admitted[i] >= seen.admitted[i - 1]);
@@ -152,8 +153,8 @@ TEST_CASE(
       CHECK(seen.delivered[i] >= made[i].first + ms(token_ms) * made[i].second);
     }
     if (token_ms == 0) {
-      // One queue: the last of each busy time leaves when all of its work is done, and with one
-      // turn so does every request.
+      // One queue: the last request of each busy period leaves when all of its work is done; with
+      // one turn this applies to every request.
       SimTime busy{};
       for (std::size_t i = 0; i < sent.size(); ++i) {
         busy = std::max(busy, sent[i].first) + work;
@@ -194,7 +195,7 @@ TEST_CASE("a server slower than its engine delays tokens, not the engine") {
   service.front_end.token = Seconds{15 * kMs};
   service.trace.requests = {request(0, 50, 4)};
   const ServeResult r = service.run();
-  // Iterations end at 10, 20, 30 and 40 ms, their tokens are out at 25, 40, 55 and 70 ms.
+  // Iterations end at 10, 20, 30 and 40 ms; their tokens are delivered at 25, 40, 55 and 70 ms.
   CHECK(r.iterations == 4);
   CHECK(r.tpot.mean == test::rel(15 * kMs));
   CHECK(in_ms(r.outcomes[0].finish) == test::rel(70));
@@ -232,8 +233,8 @@ TEST_CASE("an engine that schedules ahead takes a request one iteration later un
   // The first request reaches an idle engine.
   CHECK(in_ms(in_step.outcomes[0].first_token) == test::rel(10));
   CHECK(in_ms(ahead.outcomes[0].first_token) == test::rel(10));
-  // The second one arrives during the iteration that ends at 20 ms: it is in the one that ends at
-  // 30 ms or, if that one is already formed, in the next one.
+  // The second request arrives during the iteration that ends at 20 ms. It joins the iteration that
+  // ends at 30 ms or, if that one is already formed, the next one.
   CHECK(in_ms(in_step.outcomes[1].first_token) == test::rel(30));
   CHECK(in_ms(ahead.outcomes[1].first_token) == test::rel(40));
 }

@@ -46,18 +46,18 @@ TEST_CASE("vllm-v0: prompts first and separately, and the last running sequence 
   // Six blocks of four tokens.
   SmallService service = tiny(6, 4, {.name = "vllm-v0"});
   service.trace.requests = {request(0, 6, 5), request(0, 5, 4), request(0, 4, 3)};
-  // 1: two, two and one blocks. 2: C takes the sixth for its fifth token. 3: A's eighth token has
-  // room in its own block, yet one block has to be free: C is preempted with six tokens known. 4:
-  // they take two blocks, a prompt's batch; C's third token ends it. 5: A takes a block, B ends. 6:
-  // A ends.
+  // 1: two, two and one blocks. 2: C uses the sixth for its fifth token. 3: A's eighth token fits
+  // into its last block, but vLLM requires one free block: C is preempted with six known tokens. 4:
+  // they use two blocks, in a batch of prompts; C's third token ends it. 5: A allocates a block, B
+  // ends. 6: A ends.
   const Run recomputed = run(service);
   CHECK(recomputed.plans ==
         Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "2:6", "0:1 1:1", "0:1"});
   CHECK(recomputed.result.preemptions == 1);
   CHECK(recomputed.result.recomputed_tokens == 5);
 
-  // To host memory. 4: A takes a block, one is left; C needs its two and one more. 5: B has ended
-  // and freed two more: C returns and decodes with A.
+  // To host memory. 4: A allocates a block, one is left; C requires its two and one more. 5: B has
+  // ended and freed two more: C returns and decodes with A.
   service.scheduler.swap = true;
   service.host_memory = 1_MiB;
   const Run swapped = run(service);
@@ -70,15 +70,15 @@ TEST_CASE("vllm-v0: prompts first and separately, and the last running sequence 
   CHECK(to_seconds(ends[3] - ends[2]).count() == test::rel(1e-3));
   CHECK(to_seconds(ends[4] - ends[3]).count() == test::rel(1e-3 + moved));
 
-  // A prompt for which there is room waits until the swapped sequence is back.
+  // A prompt that would fit waits until the swapped sequence is back.
   service.trace.requests.push_back(request(2.5e-3, 2, 1));
   CHECK(run(service).plans ==
         Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "0:1 1:1", "0:1 2:1", "3:2"});
 }
 
 TEST_CASE("host memory belongs to a replica and its GPUs share it") {
-  // The case above on two GPUs, each with six blocks of half the bytes. C's two blocks are 8 KiB in
-  // total.
+  // The case above on two GPUs, each with six blocks of half the bytes. C's two blocks have 8 KiB
+  // in total.
   SmallService service = tiny(3, 4, {.name = "vllm-v0", .swap = true});
   service.tensor_parallel = 2;
   service.trace.requests = {request(0, 6, 5), request(0, 5, 4), request(0, 4, 3)};
@@ -95,9 +95,9 @@ TEST_CASE("vllm-v0 in chunks: decodes, then chunks, then new prompts") {
   service.trace.requests = {request(0, 6, 2), request(0, 7, 2), request(0, 3, 1)};
   const Run r = run(service);
   CHECK(r.plans == Plans{"0:6 1:2", "0:1 1:5 2:2", "1:1 2:1"});
-  // Of three blocks A has two: B's prompt needs two, though its first chunk fits into one. In
-  // addition to B a token of C is computed in the third block, and discarded because B needs one to
-  // touch.
+  // A holds two of three blocks: B's prompt requires two, although its first chunk fits into one.
+  // In addition to B, a token of C is computed in the third block, but it is discarded because B
+  // requires one to touch.
   service.blocks = 3;
   const Run tight = run(service);
   CHECK(tight.plans == Plans{"0:6", "0:1", "1:7 2:1", "1:1", "2:3"});
@@ -108,15 +108,15 @@ TEST_CASE("vllm-v0 in chunks: a prompt holds all its blocks from its first chunk
   SmallService service =
       tiny(5, 4, {.name = "vllm-v0", .max_num_batched_tokens = 5, .chunked_prefill = true});
   service.trace.requests = {request(0, 4, 6), request(0, 12, 1)};
-  // B's three of five blocks count from 1 on. 2: A takes the fifth. 3: A has none to touch, and B
-  // is preempted; in 4 it starts again, in 5 it is preempted again; in 6 A takes a third block. 7:
-  // A has ended.
+  // B's three of five blocks are counted from iteration 1. 2: A uses the fifth. 3: A has none to
+  // touch, and B is preempted; in 4 it starts again, in 5 it is preempted again; in 6 A uses a
+  // third block. 7: A has ended.
   CHECK(run(service).plans ==
         Plans{"0:4 1:1", "0:1 1:4", "0:1", "0:1 1:4", "0:1", "0:1", "1:5", "1:5", "1:2"});
 }
 
 TEST_CASE("vllm-v0 keeps a watermark of whole blocks free of new prompts") {
-  // floor(0.2 * 9) = 1: A and B leave one of nine, C has to wait until they have ended.
+  // floor(0.2 * 9) = 1: A and B leave one of nine blocks, so C has to wait until they end.
   SmallService service = tiny(9, 4, {.name = "vllm-v0", .watermark = 0.2});
   service.trace.requests = {request(0, 15, 2), request(0, 15, 2), request(0, 4, 1)};
   CHECK(run(service).plans == Plans{"0:15 1:15", "0:1 1:1", "2:4"});
@@ -125,7 +125,7 @@ TEST_CASE("vllm-v0 keeps a watermark of whole blocks free of new prompts") {
 }
 
 TEST_CASE("vllm-v0 requires a free block even if the last one has room") {
-  // 33 + 64 - 1 tokens: six blocks of 16 each, 24 in all, and one to touch.
+  // 33 + 64 - 1 tokens: six blocks of 16 each, 24 in total, and one to touch.
   SmallService service{.blocks = 24, .scheduler = {.name = "vllm-v0"}};
   for (int i = 0; i < 4; ++i) service.trace.requests.push_back(request(0, 33, 64));
   CHECK(run(service).result.preemptions > 0);
@@ -146,16 +146,16 @@ TEST_CASE("vllm-v0 by priority: the first request in the queue preempts a later 
 }
 
 TEST_CASE("vllm-v1 admits a prompt by its first chunk, or only where all of it fits") {
-  // Six blocks of four tokens, eight tokens an iteration.
+  // Six blocks of four tokens, eight tokens per iteration.
   SmallService service =
       tiny(6, 4, {.name = "vllm-v1", .max_num_batched_tokens = 8, .reserve_full_isl = false});
   service.trace.requests = {request(0, 12, 3), request(0, 16, 1)};
-  // 2: B's first four tokens take the fourth block. 3: A takes the fifth; B's next seven would need
-  // two more, and it is the last: it starts again in the fourth iteration, A's last.
+  // 2: B's first four tokens use the fourth block. 3: A uses the fifth; B's next seven would
+  // require two more, and B is the last: it starts again in the fourth iteration, A's last.
   const Run chunk = run(service);
   CHECK(chunk.plans == Plans{"0:8", "0:4 1:4", "0:1", "0:1 1:7", "1:8", "1:1"});
   CHECK(chunk.result.preemptions == 1);
-  // B needs four blocks, and A leaves it three, then two.
+  // B requires four blocks; A leaves three, then two.
   service.scheduler.reserve_full_isl = true;
   const Run whole = run(service);
   CHECK(whole.plans == Plans{"0:8", "0:4", "0:1", "0:1", "1:8", "1:8"});
@@ -170,7 +170,7 @@ TEST_CASE("sglang: prompts first, by an estimate of future tokens") {
                             declares(request(0, 8, 3), 4)};
   // 1: A, and two tokens of B: 10 + 8 fit in 30 with A's 8. 2: the rest of B; C's 8 + 4 do not fit
   // in 20 with B's 8 and 0.7 of A's 7. 3 to 7: decodes; A ends. 8: the decode detects that a
-  // sequence has left. 9: C's 12 with B's last token. 10: B ends, 11: C ends.
+  // sequence has ended. 9: C's 12 with B's last token. 10: B ends, 11: C ends.
   CHECK(run(service).plans == Plans{"0:10 1:2", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
                                     "0:1 1:1", "1:1", "2:8", "1:1 2:1", "2:1"});
   // Whole prompts: A, then B's 18 with A's 8 in 30; C's 12 with 16 do not fit in 20.
@@ -182,15 +182,15 @@ TEST_CASE("sglang retracts the sequence with the fewest generated tokens to the 
   SmallService service = tiny(26, 1, {.name = "sglang", .conservativeness = 0.0});
   service.max_model_len = 26;
   service.trace.requests = {declares(request(0, 8, 8), 9), declares(request(1.5e-3, 8, 8), 8)};
-  // B's 8 + 8 tokens fit into the 17 that A's nine leave, since nothing is reserved for A. Two
-  // tokens per iteration: after four, one of the nine is left, and A takes it; B has generated
-  // fewer than A. It returns when A has ended.
+  // B's 8 + 8 tokens fit into the 17 that A's nine leave, since no memory is reserved for A. Two
+  // tokens per iteration: after four, one of the nine is left, and A uses it; B has generated fewer
+  // than A and is retracted. It returns when A has ended.
   const Run r = run(service);
   CHECK(r.plans == Plans{"0:8", "0:1", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1",
                          "0:1", "1:13", "1:1", "1:1"});
   CHECK(r.result.preemptions == 1);
   CHECK(r.result.recomputed_tokens == 12);
-  // Its prompt stays in the radix tree, its generated tokens do not.
+  // Its prompt stays in the radix tree, but its generated tokens do not.
   service.scheduler.prefix_caching = true;
   CHECK(run(service).plans == Plans{"0:8", "0:1", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
                                     "0:1", "0:1", "1:5", "1:1", "1:1"});
@@ -201,9 +201,9 @@ TEST_CASE("sglang: a retracted request waits behind the queue and the estimate i
   service.max_model_len = 26;
   service.trace.requests = {declares(request(0, 8, 8), 8), declares(request(1.5e-3, 8, 8), 8),
                             declares(request(4.5e-3, 4, 2), 7)};
-  // As above, until B is retracted in the eighth: the ratio is then (6 + 20) / 9, at most 1. C's 4
-  // + 7 do not fit in 12 with A's last token. When A has ended C is first, and B's 13 + 3 do not
-  // fit in 22 with C's 7.
+  // As above, until B is retracted in the eighth iteration: the ratio is then (6 + 20) / 9, at most
+  // 1. C's 4 + 7 do not fit in 12 with A's last token. When A has ended, C is first, and B's 13 + 3
+  // do not fit in 22 with C's 7.
   CHECK(run(service).plans == Plans{"0:8", "0:1", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
                                     "0:1", "0:1", "2:4", "2:1", "1:13", "1:1", "1:1"});
 }
@@ -213,21 +213,21 @@ TEST_CASE("sglang: a request that ends with its prompt makes room before the nex
   service.max_model_len = 30;
   service.trace.requests = {declares(request(0, 10, 1), 8), declares(request(0, 10, 5), 8),
                             declares(request(0, 8, 3), 4)};
-  // C's 12 do not fit in 20 with the 16 of A and B; in 30 with 4.9 of B they do, at once.
+  // C's 12 do not fit in 20 with the 16 of A and B, but they fit immediately in 30 with 4.9 of B.
   CHECK(run(service).plans == Plans{"0:10 1:10", "2:8", "1:1 2:1", "1:1 2:1", "1:1", "1:1"});
 }
 
 TEST_CASE("sglang: the estimate falls with every decode and is reset on an idle server") {
   SmallService service = tiny(660, 1, {.name = "sglang"});
   service.max_model_len = 660;
-  // After 300 decodes 0.399 of the 339 future tokens are reserved in addition to 310 of 660: 214.7
+  // After 300 decodes, 0.399 of the 339 future tokens are reserved in addition to 310 of 660: 214.7
   // are left for a prompt of ten and its declared output.
   for (const std::int32_t more : {204, 205}) {
     service.trace.requests = {declares(request(0, 10, 400), 640),
                               declares(request(300.5e-3, 10, 2), more)};
     CHECK(run(service).plans[301] == (more == 204 ? "1:10" : "0:1"));
   }
-  // 0.7 of 639 once more: 202.7 of 650.
+  // Again 0.7, of 639: 202.7 of 650.
   for (const std::int32_t more : {192, 193}) {
     service.trace.requests = {request(0, 10, 310), declares(request(10, 10, 400), 640),
                               declares(request(10.0005, 10, 2), more)};
@@ -241,13 +241,13 @@ TEST_CASE("sglang: a batch of prompts and the assumed output of a request are bo
   SmallService service =
       tiny(30000, 1, {.name = "sglang", .chunked_prefill = false, .prefix_caching = true});
   service.max_model_len = 30000;
-  // 16384 tokens per batch, except for a single longer prompt.
+  // At most 16384 tokens per batch, except for a single longer prompt.
   for (int i = 0; i < 3; ++i) {
     service.trace.requests.push_back(declares(request(0, 8000, 1), 1));
   }
   service.trace.requests.push_back(declares(request(0, 20000, 1), 1));
   CHECK(run(service).plans == Plans{"0:8000 1:8000", "2:8000", "3:20000"});
-  // 17000 and 4096 of its 12998 fit with 0.7 of 4096 of the other's 20000.
+  // 17000 and 4096 of its 12998 fit with 0.7 of 4096 of the other request's 20000.
   service.trace.requests = {declares(request(0, 10, 2), 20000),
                             declares(request(0.5e-3, 17000, 1), 20000)};
   CHECK(run(service).plans == Plans{"0:10", "1:17000", "0:1"});
@@ -259,10 +259,10 @@ TEST_CASE("sglang: max_prefill_tokens bounds the prompts of one iteration, not a
   service.trace.requests = {declares(request(0, 10, 1), 1), declares(request(0, 5, 1), 1),
                             declares(request(0, 8, 1), 1), declares(request(0, 20, 1), 1)};
   service.scheduler.prefix_caching = true;
-  // A prompt must be shorter than what is left, unless it is the first,
+  // A prompt must be shorter than the remaining budget, unless it is the first.
   service.stack = "sglang@0.5.12";
   CHECK(run(service).plans == Plans{"0:10", "1:5 2:8", "3:20"});
-  // and since 0.5.13 only where prompts are not cut: then there must be something left.
+  // Since 0.5.13 this applies only if prompts are not split: then some budget must remain.
   service.stack = "sglang@0.5.13";
   CHECK(run(service).plans == Plans{"0:10 1:5", "2:8 3:20"});
   service.scheduler.chunked_prefill = false;
@@ -282,14 +282,14 @@ TEST_CASE("sglang without the radix cache: requests of known length are admitted
     return plans[1] == "1:10";
   };
   // The second prompt has to fit next to 0.7 of the first one's 19 tokens: 10 + 13.3 + 10 of 34.
-  // Then both have room for 4 more, and the first for 19 when the second's 10 are free: 34 - 20
+  // Then both have memory for 4 more, and the first for 19 after the second's 10 are free: 34 - 20
   // + 10.
   CHECK(joins("sglang@0.5.9", 34, false));
   CHECK_FALSE(joins("sglang@0.5.9", 33, false));
-  // With the cache all that both may generate counts: 10 + 13.3 + 10 + 4, and more is free.
+  // With the cache, all possible tokens of both count: 10 + 13.3 + 10 + 4, with memory left over.
   CHECK_FALSE(joins("sglang@0.5.9", 37, true));
   CHECK(joins("sglang@0.5.9", 38, true));
-  // Before 0.4.8 both have to have room for the 19 of the request that ends last: 20 + 2 x 19.
+  // Before 0.4.8, both require memory for the 19 tokens of the request that ends last: 20 + 2 x 19.
   CHECK(joins("sglang@0.4.7", 59, false));
   CHECK_FALSE(joins("sglang@0.4.7", 58, false));
 }
@@ -301,13 +301,13 @@ TEST_CASE("sglang with mixed chunks decodes in the iterations of prompts") {
   service.trace.requests = {declares(request(0, 10, 6), 8), declares(request(0, 10, 8), 8),
                             declares(request(0, 8, 3), 4)};
   // 2: the rest of B and a token of A, 9 of 12; C's 8 + 4 do not fit in 20 with B's 8 and 0.7 of
-  // A's 7. 3 to 6: decodes; A ends. 7: the decode detects that a sequence has left. 8: C joins B.
+  // A's 7. 3 to 6: decodes; A ends. 7: the decode detects that a sequence has ended. 8: C joins B.
   CHECK(run(service).plans == Plans{"0:10 1:2", "1:8 0:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
                                     "0:1 1:1", "1:1", "2:8 1:1", "1:1 2:1", "2:1"});
-  // What decodes takes of the 12: after A's 10, B has 11 at most.
+  // The share of decodes in the 12: after A's 10, B has at most 11.
   service.trace.requests = {declares(request(0, 10, 3), 3), declares(request(0.5e-3, 15, 1), 1)};
   CHECK(run(service).plans == Plans{"0:10", "1:11 0:1", "1:4 0:1"});
-  // Without chunks the engine does not mix.
+  // Without chunks, the engine does not mix.
   service.scheduler.chunked_prefill = false;
   CHECK(run(service).plans == Plans{"0:10", "1:15", "0:1", "0:1"});
 }
@@ -322,8 +322,9 @@ TEST_CASE("sglang: a prefix taken from evictable blocks counts as memory too") {
   service.trace.requests[0].prefix_count = 4;
   service.trace.requests[2].prefix_first = 4;
   service.trace.requests[2].prefix_count = 5;
-  // 30 are free, 16 of them the first one's prompt. Of C's 20 tokens four are to be computed, which
-  // with eight future ones and 6.3 of B's nine fit in 30; but not if the 16 may not be evicted.
+  // 30 are free, including 16 of the first request's prompt. Four of C's 20 tokens are to be
+  // computed, which fit in 30 with eight future tokens and 6.3 of B's nine, but not if the 16 may
+  // not be evicted.
   CHECK(run(service).plans == Plans{"0:16", "1:10", "1:1", "1:1", "1:1", "1:1", "1:1", "1:1", "1:1",
                                     "1:1", "1:1", "2:4"});
 }
@@ -339,7 +340,7 @@ TEST_CASE("sglang with lpm serves the longest cached prefix first") {
     service.trace.requests[static_cast<std::size_t>(i)].prefix_first = 2 * i;
     service.trace.requests[static_cast<std::size_t>(i)].prefix_count = 2;
   }
-  // The last shares seven tokens with the first, the one before it four, the second none.
+  // The last request shares seven tokens with the first, the one before it four, the second none.
   const Plans sorted{"0:8", "0:1", "3:1", "2:4", "1:8"};
   CHECK(run(service).plans == sorted);
   // The default up to 0.4.3.
@@ -362,7 +363,7 @@ TEST_CASE("trtllm reserves the declared output before a request starts") {
   const Run r = run(service);
   CHECK(r.plans == Plans{"0:6 1:6", "0:1 1:1", "0:1 1:1", "1:1 2:3", "1:1 2:1"});
   CHECK(r.result.preemptions == 0);
-  // A request without a declaration may grow to the longest sequence: 16 tokens, four blocks.
+  // A request without a declaration may reach the longest sequence: 16 tokens, four blocks.
   service.trace.requests[1].declared_tokens = 0;
   service.trace.requests[2].declared_tokens = 0;
   CHECK(run(service).plans == Plans{"0:6 1:6", "0:1 1:1", "0:1 1:1", "1:1 2:3", "1:1 2:1"});
@@ -377,15 +378,15 @@ TEST_CASE("trtllm counts reservations again when other requests run") {
   service.max_model_len = 20;
   service.trace.requests = {declares(request(0, 4, 2), 4), declares(request(0.5e-3, 4, 3), 16),
                             declares(request(1.5e-3, 4, 1), 12)};
-  // Of eight blocks the first reserves two, the second five in addition. When the first has ended
-  // the third's four do not fit together with those five.
+  // Of eight blocks, the first request reserves two and the second five more. When the first has
+  // ended, the third's four do not fit together with those five.
   CHECK(run(service).plans == Plans{"0:4", "0:1 1:4", "1:1", "1:1", "2:4"});
 }
 
 TEST_CASE("trtllm cuts contexts at whole blocks") {
   SmallService service = tiny(20, 4, {.name = "trtllm", .max_num_batched_tokens = 8});
   service.trace.requests = {request(0, 5, 2), request(0, 10, 1)};
-  // Three tokens are less than a block; seven are one.
+  // Three tokens are less than a block; seven tokens contain one.
   CHECK(run(service).plans == Plans{"0:5", "0:1 1:4", "1:6"});
   service.scheduler = {.name = "trtllm", .max_num_batched_tokens = 11, .chunked_prefill = false};
   CHECK(run(service).plans == Plans{"0:5", "0:1 1:10"});
@@ -427,8 +428,8 @@ TEST_CASE(
 TEST_CASE("trtllm at most utilization pauses the last started sequence") {
   SmallService service = tiny(5, 4, {.name = "trtllm", .policy = "max-utilization"});
   service.trace.requests = {request(0, 6, 5), request(0, 5, 4), request(0, 4, 3)};
-  // 1: all five blocks. 2: C's fifth token has none: paused. 3: its five tokens need two, one is
-  // free. 4: A takes it, B ends. 5: C starts again with A's last token.
+  // 1: all five blocks. 2: C's fifth token has no block: C is paused. 3: its five tokens require
+  // two blocks, and one is free. 4: A uses it, B ends. 5: C starts again with A's last token.
   const Run r = run(service);
   CHECK(r.plans == Plans{"0:6 1:5 2:4", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 2:5", "2:1"});
   CHECK(r.result.preemptions == 1);
@@ -439,7 +440,7 @@ TEST_CASE("trtllm at most utilization: a context holds all its blocks from its f
   SmallService service =
       tiny(5, 4, {.name = "trtllm", .max_num_batched_tokens = 10, .policy = "max-utilization"});
   service.trace.requests = {request(0, 19, 1), request(0, 2, 1)};
-  // Two of ten tokens are left, and three of five blocks, which the first one will need.
+  // Two of ten tokens are left, and three of five blocks, which the first request will use.
   CHECK(run(service).plans == Plans{"0:8", "0:8", "0:3", "1:2"});
   service.blocks = 6;
   CHECK(run(service).plans == Plans{"0:8 1:2", "0:8", "0:3"});
@@ -449,7 +450,7 @@ TEST_CASE("trtllm at most utilization: a decode takes no block that a context wi
   SmallService service =
       tiny(5, 4, {.name = "trtllm", .max_num_batched_tokens = 8, .policy = "max-utilization"});
   service.trace.requests = {request(0, 7, 4), request(0, 12, 1)};
-  // 3: A's ninth token needs a block; the two free ones are B's, which is paused.
+  // 3: A's ninth token requires a block; the two free ones belong to B, which is paused.
   CHECK(run(service).plans == Plans{"0:7", "0:1 1:4", "0:1", "0:1", "1:8", "1:4"});
 }
 

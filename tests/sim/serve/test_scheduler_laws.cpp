@@ -1,4 +1,4 @@
-// Laws of every registered scheduler, for all its options and any workload.
+// Laws of every registered scheduler, for all options and any workload.
 
 #include <algorithm>
 #include <map>
@@ -25,7 +25,7 @@ auto key(const RequestOutcome& r) {
                     r.output_tokens, r.cached_tokens, r.preemptions, r.status};
 }
 
-/// Requests and tokens add up, and effects follow their causes.
+/// Checks that requests and tokens add up, and that effects follow their causes.
 void check_result(const SmallService& service, const ServeResult& r) {
   CHECK(r.completed + r.rejected == std::ssize(service.trace.requests));
   CHECK(r.unfinished == 0);
@@ -39,7 +39,7 @@ void check_result(const SmallService& service, const ServeResult& r) {
     const RequestOutcome& o = r.outcomes[i];
     CHECK(tokens[i] == o.output_tokens);
     if (o.status != RequestStatus::kCompleted) continue;
-    // An engine that shortens its longest sequence to the pool ends a request there.
+    // An engine that limits its longest sequence to the pool ends a request at that length.
     const bool cut = r.truncated_requests > 0 &&
                      o.prompt_tokens + o.output_tokens == service.blocks * service.block_tokens;
     CHECK((cut || o.output_tokens == service.trace.requests[i].output_tokens));
@@ -77,7 +77,7 @@ TEST_CASE("every scheduler conserves requests, tokens and blocks at every step")
           if (caching) CHECK(r.prefix_hit_tokens > 0);
           if (blocks == 200 && v.spec.order == QueueOrder::kFcfs) CHECK(r.preemptions == 0);
           if (!v.evicts) CHECK(r.preemptions == 0);
-          // By priority, preempted sequences are recomputed in every mode.
+          // Under the priority order, preempted sequences are recomputed in every mode.
           if (v.spec.swap && !caching && v.spec.order == QueueOrder::kFcfs) {
             CHECK(r.recomputed_tokens == 0);
           }
@@ -86,7 +86,7 @@ TEST_CASE("every scheduler conserves requests, tokens and blocks at every step")
       }
     }
   }
-  // The small pool caused preemptions for each of them.
+  // The small pool caused preemptions for each variant.
   for (const Variant& v : variants()) {
     INFO(v.name);
     if (v.evicts && v.spec.name != "sglang") CHECK(preempted[v.name] > 0);
@@ -118,7 +118,7 @@ TEST_CASE("no scheduler decides by the future length of an output") {
     SmallService service = service_of(v, 40);
     service.max_model_len = 512;
     service.trace = test::random_trace(11, 80, 60, 80, 40);
-    // Room to continue for longer, within the declared length.
+    // The requests may continue for longer, within the declared length.
     for (Request& r : service.trace.requests) {
       if (r.declared_tokens > 0)
         r.declared_tokens = std::max(r.declared_tokens, r.output_tokens) + 50;
@@ -168,7 +168,7 @@ TEST_CASE("no scheduler stops if the cache holds half to twice the demand") {
         CHECK(r.completed == 100);
         CHECK(r.recomputed_tokens < 100 * 250);
         if (share >= 1.25) CHECK(r.preemptions == 0);
-        // More memory is no worse.
+        // More memory does not reduce the throughput.
         if (share == 0.5 && !caching) before = r.output_tok_s;
         CHECK(r.output_tok_s >= 0.95 * before);
       }
@@ -176,7 +176,8 @@ TEST_CASE("no scheduler stops if the cache holds half to twice the demand") {
   }
 }
 
-/// No request waits, and no running sequence is left out, except for a batch of only prompts.
+/// Checks that no request waits and no running sequence is omitted, except for batches of only
+/// prompts.
 class BusyObserver : public CheckingObserver {
  public:
   void planned(const IterationView& v) override {
@@ -242,8 +243,8 @@ TEST_CASE("too large requests are refused, fitting ones are served, and none wai
                                 request(0, 128, 0), request(0, 20, 5)};
       const ServeResult r = service.run();
       check_result(service, r);
-      // vllm-v0 touches a block more than the sequence fills: the sequence is preempted. If
-      // swapped, it never returns: it needs its eight blocks and one to touch.
+      // vllm-v0 touches one block more than the sequence fills, so the sequence is preempted. If it
+      // is swapped, it never returns: it requires its eight blocks and one to touch.
       const bool never = v.spec.swap.has_value();
       CHECK((r.outcomes[0].status == RequestStatus::kCompleted) == !never);
       CHECK(r.outcomes[1].status == RequestStatus::kRejected);
@@ -258,13 +259,13 @@ TEST_CASE("too large requests are refused, fitting ones are served, and none wai
 
 TEST_CASE("no block is counted twice: sequences that fill the pool exactly are not preempted") {
   for (const Variant& v : variants()) {
-    // The engine itself requires one block more (see the case of vllm-v0).
+    // This engine requires one more block (see the case of vllm-v0).
     const std::int64_t touched = v.spec.name == "vllm-v0" ? 1 : 0;
     for (const bool caching : {false, true}) {
       INFO(v.name, " caching ", caching);
       SmallService service = service_of(v, 24 + touched);
       service.scheduler.prefix_caching = caching;
-      // 33 + 64 - 1 = 96 tokens: six blocks, exactly.
+      // 33 + 64 - 1 = 96 tokens: exactly six blocks.
       for (int i = 0; i < 4; ++i) {
         service.trace.requests.push_back(request(0, 33, 64));
         service.trace.requests.back().declared_tokens = 64;
@@ -273,7 +274,7 @@ TEST_CASE("no block is counted twice: sequences that fill the pool exactly are n
       CHECK(exact.preemptions == 0);
       CHECK(exact.completed == 4);
       CHECK(exact.peak_blocks <= 24);
-      // Two sequences that fit together run together, for any reservation.
+      // Two sequences that fit together run together, regardless of reservation.
       CHECK(exact.iterations < 3 * 64);
     }
   }
@@ -375,7 +376,7 @@ TEST_CASE("swapped bytes go out and come back within host memory at the link's r
       CHECK(observer.out == observer.back);
       CHECK(observer.inside == Bytes{});
       CHECK(observer.max <= host);
-      // Sequences that find no room there are recomputed.
+      // Sequences that do not fit there are recomputed.
       CHECK((r.recomputed_tokens > 0) == (observer.max + 300_KiB > host));
     }
   }

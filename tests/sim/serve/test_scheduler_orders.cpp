@@ -1,6 +1,6 @@
-// Orders of the queue under every scheduler: which request is admitted first, which sequence is
-// preempted, and the benefit. Conservation, termination and repeatability are checked with the
-// other laws, for all variants.
+// Queue orders under every scheduler: the first admitted request, the preempted sequence, and the
+// benefit. Conservation, termination and repeatability are checked with the other laws, for all
+// variants.
 
 #include <algorithm>
 #include <map>
@@ -21,7 +21,8 @@ using test::SmallService;
 using test::Variant;
 using test::variants;
 
-/// Continuous batching, and static batches under each order: a running batch has the whole engine.
+/// Continuous batching, and static batches under each order: a running batch occupies the whole
+/// engine.
 std::vector<Variant> one_by_one() {
   std::vector<Variant> out = variants(1);
   for (const QueueOrder order : kQueueOrders) {
@@ -33,7 +34,7 @@ std::vector<Variant> one_by_one() {
 
 SmallService service_of(const Variant& v) {
   SmallService service{.scheduler = v.spec, .host_memory = v.spec.swap ? 1_GiB : Bytes{}};
-  if (v.spec.name == "static") {  // the activations of a batch are in addition to its cache
+  if (v.spec.name == "static") {  // a batch has activations in addition to its cache
     service.blocks = 1'000'000;
     service.stack = "ideal";
   }
@@ -63,11 +64,11 @@ TEST_CASE("every scheduler serves waiting requests by arrival, priority or short
     const std::vector<int> order = by_start(service.run());
     if (v.spec.order == QueueOrder::kFcfs) CHECK(order == std::vector{0, 1, 2, 3});
     if (v.spec.order == QueueOrder::kPriority) CHECK(order == std::vector{3, 1, 2, 0});
-    // A request without a declaration may be the longest.
+    // A request without a declaration may have the longest output.
     if (v.spec.order == QueueOrder::kShortestDeclared) CHECK(order == std::vector{2, 1, 3, 0});
     ++seen[v.spec.order];
   }
-  // Each scheduler, and variants with their options.
+  // Each scheduler, and variants with its options.
   for (const QueueOrder order : kQueueOrders) CHECK(seen[order] >= std::ssize(scheduler_names()));
 }
 
@@ -85,8 +86,8 @@ TEST_CASE("shortest declared first lowers the mean latency under every scheduler
     mean[v.spec.name][v.spec.order] = r.e2e.mean;
     INFO(v.name);
     if (v.spec.name == "static") continue;  // has additional costs
-    // An output takes as many iterations of 1 ms as it has tokens. In order of arrival: the ends
-    // are at 40, 45 and 55 ms. Shortest first: at 5, 15 and 55 ms.
+    // An output takes one iteration of 1 ms per token. In order of arrival, the ends are at 40, 45
+    // and 55 ms. Shortest first: at 5, 15 and 55 ms.
     const bool shortest = v.spec.order == QueueOrder::kShortestDeclared;
     CHECK(r.e2e.mean == test::rel(1e-3 * (shortest ? 5 + 15 + 55 : 40 + 45 + 55) / 3));
   }
@@ -94,13 +95,13 @@ TEST_CASE("shortest declared first lowers the mean latency under every scheduler
   for (auto& [name, by] : mean) {
     INFO(name);
     CHECK(by[QueueOrder::kShortestDeclared] < 0.7 * by[QueueOrder::kFcfs]);
-    // All have the same priority here.
+    // All requests have the same priority.
     CHECK(by[QueueOrder::kPriority] == test::rel(by[QueueOrder::kFcfs]));
   }
 }
 
-/// No request waits that precedes a newly admitted one. No sequence keeps running that follows a
-/// preempted one in the order.
+/// Checks that no waiting request precedes a newly admitted one, and that no running sequence
+/// follows a preempted one in the order.
 class OrderObserver : public CheckingObserver {
  public:
   explicit OrderObserver(QueueOrder order) : order_{order} {}
@@ -138,7 +139,7 @@ class OrderObserver : public CheckingObserver {
     last_.resize(v.sequences->size(), SequenceState::kComing);
     for (std::size_t i = 0; i < last_.size(); ++i) last_[i] = (*v.sequences)[i].state;
   }
-  std::int64_t admissions = 0, put_out = 0;  // pairs that were compared
+  std::int64_t admissions = 0, put_out = 0;  // compared pairs
 
  private:
   QueueOrder order_;
@@ -161,7 +162,7 @@ TEST_CASE("no scheduler admits out of order or preempts any but the last in orde
               .trace = honest(test::random_trace(seed, 100, 400, 100, 40, caching)),
               .observer = &observer};
           service.scheduler.prefix_caching = caching;
-          // It reserves the declared output: now it admits more than it can hold.
+          // sglang reserves the declared output: with 0 it admits more than it can hold.
           if (v.spec.name == "sglang") service.scheduler.conservativeness = 0;
           CHECK(service.run().completed == 100);
           admissions += observer.admissions;
@@ -171,7 +172,7 @@ TEST_CASE("no scheduler admits out of order or preempts any but the last in orde
     }
     INFO(v.name);
     CHECK(admissions > 1000);
-    // With its reservation sglang rarely has to preempt.
+    // With its reservation, sglang rarely has to preempt.
     CHECK((put_out > (v.spec.name == "sglang" ? 0 : 20)) == v.evicts);
   }
 }
@@ -186,7 +187,7 @@ TEST_CASE("of two sequences that outgrow the cache the last in order is preempte
                          .host_memory = v.spec.swap ? 1_GiB : Bytes{},
                          .trace = {}};
     if (v.spec.name == "sglang") service.scheduler.conservativeness = 0;
-    // Both requests are equal except for the keys of the orders. By both keys the first request is
+    // Both requests are equal except for the keys of the orders. By both keys, the first request is
     // served last.
     service.trace.requests = {request(0, 40, 60), request(0, 40, 60)};
     service.trace.requests[0].priority = 1;
@@ -221,8 +222,8 @@ TEST_CASE("a higher priority preempts a running sequence only if the engine does
       };
       using Plans = std::vector<std::string>;
       const Plans in_turn{"0:6", "0:1", "0:1", "1:5", "1:1"};
-      // vllm-v0, whole prompts: the second arrives while the first decodes, and takes its place. In
-      // chunks it waits, as under vllm-v1.
+      // vllm-v0, whole prompts: the second request arrives while the first decodes, and replaces
+      // it. With chunks it waits, as under vllm-v1.
       const Plans in_place{"0:6", "0:1", "1:5", "1:1", "0:8"};
       CHECK(run({.name = "vllm-v0", .chunked_prefill = false}, 100) ==
             (first ? in_turn : in_place));

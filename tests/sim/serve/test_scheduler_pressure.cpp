@@ -1,5 +1,5 @@
 // Schedulers under memory pressure: the engine is not idle while the first waiting request would
-// fit, every request makes progress, and discarded work is work and not output.
+// fit, every request makes progress, and discarded work counts as work but not as output.
 
 #include <algorithm>
 #include <map>
@@ -52,7 +52,7 @@ TEST_CASE("no scheduler leaves memory idle that its rule would give to the first
           const ServeResult r = service.run();
           CHECK(r.completed == 100);
           CHECK(observer.iterations_with_waiting > 0);
-          // A rule that admits nothing after a preemption is exempt at most once per preemption.
+          // A rule that admits no request after a preemption is exempt at most once per preemption.
           CHECK(observer.exempt <= r.preemptions);
           short_of_memory[v.name] += observer.for_memory;
         }
@@ -86,8 +86,8 @@ TEST_CASE("static batches follow each other without a pause, with and without me
     INFO(less.count(), " B short");
     gpu.hbm_usable = roomy - less;
     const ServeResult r = run_serve(spec);
-    // A batch of four starts when the batch before it has ended, or when its last request arrives.
-    // The same holds for a smaller batch after the last arrival.
+    // A batch of four starts when the previous batch has ended, or when its last request arrives.
+    // This also applies to a smaller batch after the last arrival.
     SimTime free{};
     std::size_t raised = 0;
     for (std::size_t first = 0; first < r.outcomes.size(); first += kBatch) {
@@ -100,7 +100,7 @@ TEST_CASE("static batches follow each other without a pause, with and without me
         lost = lost || r.outcomes[i].status == RequestStatus::kRejected;
       }
       if (!lost) continue;
-      // A batch that raises ends there, and not at the end of its longest output.
+      // A batch that raises ends at that moment, not at the end of its longest output.
       REQUIRE(raised < r.ooms.size());
       CHECK(r.ooms[raised].request == static_cast<std::int32_t>(first));
       free = std::max(starts, r.ooms[raised].at);
@@ -112,7 +112,7 @@ TEST_CASE("static batches follow each other without a pause, with and without me
   }
 }
 
-/// Checks progress: between two preemptions a request has generated tokens, or has made way for a
+/// Checks progress: between two preemptions a request has generated tokens, or was preempted for a
 /// request that did.
 class ProgressObserver : public CheckingObserver {
  public:
@@ -140,8 +140,8 @@ class ProgressObserver : public CheckingObserver {
     }
     max_without_token = std::max(max_without_token, without_token_);
   }
-  std::int64_t max_leaves_without = 0;  // of one request, without a token between them
-  std::int64_t max_without_token = 0;   // iterations, of the whole engine
+  std::int64_t max_leaves_without = 0;  // of one request, without a token in between
+  std::int64_t max_without_token = 0;   // in iterations of the whole engine
 
  private:
   std::vector<std::int32_t> known_;
@@ -153,11 +153,11 @@ class ProgressObserver : public CheckingObserver {
 TEST_CASE("every request makes progress if preempted sequences compress again or caches swap") {
   std::map<std::string, std::int64_t> thrashed;
   for (Variant v : variants()) {
-    // It reserves the declared output: requests declare too little.
+    // sglang reserves the declared output: requests declare too little.
     const bool estimates = v.spec.name == "sglang";
     if (estimates) v.spec.conservativeness = 0;
     for (const std::string method : {"full", "streaming-llm", "snapkv", "pyramidkv", "h2o"}) {
-      // An iteration takes about as long as a cache of 200 KiB on the link.
+      // An iteration takes about as long as transferring a cache of 200 KiB over the link.
       SmallService service{.times = {.iteration = 1e-5, .per_token = 2e-7, .per_entry = 1e-10},
                            .scheduler = v.spec,
                            .host_memory = v.spec.swap ? 1_GiB : Bytes{}};
@@ -188,13 +188,13 @@ TEST_CASE("every request makes progress if preempted sequences compress again or
           max = std::max(max, o.preemptions);
           longest = std::max(longest, o.finish - o.scheduled);
         }
-        // Each admission yields a token, except for sequences preempted before their prompt is
+        // Each admission produces a token, except for sequences preempted before their prompt is
         // complete.
         CHECK(observer.max_leaves_without <= 3);
         CHECK(observer.max_without_token <= 2);
         CHECK(max <= 60);
-        // Even with many preemptions it is no worse than serving requests one by one. No request is
-        // in service for longer than twenty of them would take that way.
+        // Even with many preemptions it is not slower than serving requests one by one. No request
+        // is in service for longer than twenty requests would take in that way.
         const double one_by_one = to_seconds(alone.makespan).count();
         CHECK(to_seconds(r.makespan).count() < one_by_one);
         CHECK(to_seconds(longest).count() < 20.0 / 60 * one_by_one);
@@ -230,12 +230,12 @@ TEST_CASE("recomputation is work and time but not output, with and without share
           requested += one.output_tokens;
           prompts += one.prompt_tokens;
         }
-        // Each output token counts once, even if it was recomputed or found in the cache.
+        // Each output token counts only once, even if it was recomputed or found in the cache.
         CHECK(r.output_tokens == requested);
         CHECK(r.prompt_tokens == prompts);
         CHECK(r.output_tok_s == test::rel(static_cast<double>(requested) / span));
         CHECK(r.total_tok_s == test::rel(static_cast<double>(requested + prompts) / span));
-        // Lost tokens that are not found are recomputed, at the same cost as the first time.
+        // Lost tokens that are not found are recomputed at the same cost as the first time.
         const std::int64_t computed = tokens_once(r) + r.recomputed_tokens - r.prefix_hit_tokens;
         CHECK(observer.planned_tokens == computed);
         CHECK(r.replicas[0].prompt_tokens >= 0);
@@ -248,13 +248,13 @@ TEST_CASE("recomputation is work and time but not output, with and without share
         if (!shared) CHECK(r.prefix_hit_tokens == 0);
         if (shared && caching) CHECK(r.prefix_hit_tokens > 0);
         if (!caching) CHECK(r.prefix_hit_tokens == 0);
-        // A small pool is never better than one with room for all, if no prefix is shared and only
-        // discarded work could be found.
+        // A small pool is never better than a pool that holds all requests, if no prefix is shared
+        // and only discarded work could be found.
         if (!shared && v.evicts) {
           service.blocks = 4000;
           service.observer = nullptr;
           const ServeResult roomy = service.run();
-          // By priority, an earlier request also takes the place of others.
+          // Under the priority order, an earlier request also replaces others.
           if (v.spec.order == QueueOrder::kFcfs) CHECK(roomy.preemptions == 0);
           CHECK(r.output_tok_s <= roomy.output_tok_s * (1 + 1e-9));
         }

@@ -1,4 +1,4 @@
-// Static batches of a service, with every allocation simulated on an allocator that lives for the
+// Static batches of a service, with every allocation simulated on an allocator that exists for the
 // whole run.
 
 #include <algorithm>
@@ -41,7 +41,7 @@ struct Case {
     return spec;
   }
   [[nodiscard]] ServeResult run() const { return run_serve(spec()); }
-  /// A number of requests, all present from the start.
+  /// Adds `n` requests that are all present from the start.
   void add(std::int64_t n, std::int32_t prompt, std::int32_t output) {
     for (std::int64_t i = 0; i < n; ++i) requests.push_back(request(0, prompt, output));
   }
@@ -53,7 +53,8 @@ Bytes weights_of(const Llm& llm) {
   return sum;
 }
 
-/// Requests of different lengths: each batch leaves pieces that no tensor of the next batch fits.
+/// Requests of different lengths: each batch leaves pieces that do not fit any tensor of the next
+/// batch.
 Case mixed(const std::string& stack) {
   Case c{.stack = stack};
   test::Dice dice{5};
@@ -105,7 +106,7 @@ TEST_CASE("all memory of a batch is free when it has ended and segments outlive 
     REQUIRE(r.allocator.has_value());
     CHECK(r.completed == 32);
     const AllocatorStats& end = r.allocator->end;
-    // Blocks may exceed the request by a rest that is too small to split, 1 MiB per tensor.
+    // Blocks may exceed the request by a remainder that is too small to split, 1 MiB per tensor.
     const Bytes weights = weights_of(c.llm);
     CHECK(end.requested <= weights);
     CHECK(end.allocated >= weights);
@@ -114,8 +115,8 @@ TEST_CASE("all memory of a batch is free when it has ended and segments outlive 
     CHECK(end.reserved > end.allocated);
     CHECK(end.reserved_peak >= end.allocated_peak);
     CHECK(end.allocated_peak >= r.allocator->tensor_peak);
-    // The bytes of the operators' graphs, as rounded: weights here are one block per tensor, and a
-    // step's input is one tensor, not two.
+    // The rounded bytes of the operators' graphs: the allocator has one block per weight tensor,
+    // and a step's input is one tensor, not two.
     const Bytes tensors = r.peak_hbm - find_stack(stack).context;
     CHECK(static_cast<double>(r.allocator->tensor_peak.count()) ==
           test::rel(static_cast<double>(tensors.count()), 0.02));
@@ -224,7 +225,7 @@ TEST_CASE("weights that do not load because of fragmentation are reported once")
   Case c{.stack = "hf-sdpa"};
   c.llm = test::llama2_7b();
   c.add(8, 100, 5);
-  // Each weight's own segment is rounded up.
+  // The separate segment of each weight is rounded up.
   c.gpu.hbm_usable = find_stack("hf-sdpa").context + weights_of(c.llm) + 512_B;
   const ServeResult r = c.run();
   CHECK(r.rejected == 8);

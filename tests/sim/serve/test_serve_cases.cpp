@@ -1,4 +1,4 @@
-// Cases solved by hand or in closed form: queueing, static batches, edge cases of a workload.
+// Hand-solved or closed-form cases: queueing, static batches, edge cases of a workload.
 
 #include <algorithm>
 #include <cctype>
@@ -51,7 +51,7 @@ TEST_CASE("a queue of events without progress is detected") {
 TEST_CASE("a request that waits for several comes its pause after the last of them has ended") {
   SmallService service{.times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1", .max_num_batched_tokens = 100}};
-  // 0 takes 1 ms. 1 and 2 follow it, 5 and 9 iterations long; 3 waits for both, 10 ms.
+  // 0 takes 1 ms. 1 and 2 follow it with 5 and 9 iterations; 3 waits for both, 10 ms.
   service.trace.requests = {request(0, 10, 1), request(0, 10, 5), request(0, 10, 9),
                             request(0.01, 10, 1)};
   service.trace.requests[1].after = 0;
@@ -63,14 +63,14 @@ TEST_CASE("a request that waits for several comes its pause after the last of th
   CHECK(s(r.outcomes[2].finish) == test::rel(10e-3));
   CHECK(s(r.outcomes[3].arrival) == test::rel(20e-3));
   CHECK(r.completed == 4);
-  // Whichever ends last.
+  // The one that ends last counts.
   service.trace.requests[3].after = 2;
   service.trace.joins = {{.request = 3, .also = 1}};
   CHECK(service.run().outcomes[3].arrival == r.outcomes[3].arrival);
 }
 
 TEST_CASE("two requests by hand: a chunk with a decode, budgets, first tokens") {
-  // An iteration takes 1 ms, 1 us per token, nothing for entries.
+  // An iteration takes 1 ms plus 1 us per token; entries cost no time.
   SmallService service{.times = {.iteration = 1e-3, .per_token = 1e-6, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1", .max_num_batched_tokens = 100}};
   service.trace.requests = {request(0, 60, 3), request(0, 100, 2)};
@@ -179,7 +179,7 @@ TEST_CASE("equal sequences in lockstep decode like a static batch of the paged s
   const Gpu& gpu = find_gpu("A100-80GB-SXM");
   for (const Calibration* calibration :
        {static_cast<const Calibration*>(nullptr), &builtin_calibration()}) {
-    // A release that schedules in step with the GPU, without an API server.
+    // A release that schedules synchronously with the GPU, without an API server.
     constexpr const char* kStack = "vllm@0.13";
     ServeSpec spec = static_spec(llm, gpu, kStack, 8, 500, 40);
     spec.options.front_end_latency = spec.options.front_end_request = Seconds{};
@@ -216,7 +216,7 @@ TEST_CASE("static batches wait for their number of requests or for all that are 
   CHECK(r.completed == 5);
   for (int i = 0; i < 3; ++i)
     CHECK(s(r.outcomes[static_cast<std::size_t>(i)].scheduled) == test::rel(2));
-  // Nothing arrives before the fourth has ended: it runs without others.
+  // No request arrives before the fourth has ended: it runs alone in its batch.
   CHECK(s(r.outcomes[3].scheduled) == test::rel(5));
   CHECK(r.outcomes[4].arrival == r.outcomes[3].finish + to_sim_time(Seconds{1.0}));
   CHECK(r.outcomes[4].scheduled == r.outcomes[4].arrival);
@@ -232,7 +232,7 @@ TEST_CASE("a static batch that is refused memory is lost and the next one runs")
   ServeSpec spec = static_spec(llm, gpu, "ideal", 1, 1, 1);
   spec.requests = trace;
   spec.scheduler.batch = 2;
-  // Room for the prompts, not for all generated tokens.
+  // Memory for the prompts, but not for all generated tokens.
   const ServeResult roomy = run_serve(spec);
   REQUIRE(roomy.completed == 4);
   gpu.hbm_usable = roomy.peak_hbm - Bytes{1'000'000};
@@ -287,7 +287,7 @@ TEST_CASE("a static batch that raises reports its shortage and the number and le
     CHECK(std::any_of(r.notes.begin(), r.notes.end(), [](const std::string& note) {
       return note.find("1 of 1 batches ran out of memory") != std::string::npos;
     }));
-    // A single request is too long: the message has the possible length.
+    // A single request is too long: the message contains the possible length.
     gpu.hbm_usable = roomy;
     spec = static_spec(llm, gpu, stack, 2, 80'000, 200);
     const ServeResult long_one = run_serve(spec);
@@ -359,7 +359,7 @@ TEST_CASE("more memory, more bandwidth or a smaller cache never slow the same st
     served.insert(r.completed);
   }
   CHECK(done > 0);
-  CHECK(served.size() >= 3);  // none, some and all of them
+  CHECK(served.size() >= 3);  // none, some and all requests
   last = 1e300;
   for (const std::int64_t budget : {64, 128, 256, 1024, 4096}) {
     spec.method = {"streaming-llm", {}, Budget{.entries = budget}};
@@ -407,7 +407,7 @@ TEST_CASE("every scheduler serves no request and one request, without and in a c
       INFO(name, ", ", cluster.replicas, " replicas, ", cluster.prefill_replicas, " to prefill");
       if (name == "static" && cluster.prefill_replicas > 0) continue;
       SmallService service{.blocks = 64, .scheduler = {.name = name}, .cluster = cluster};
-      if (name == "static") {  // no pool of blocks: weights are in the same memory
+      if (name == "static") {  // no block pool: weights are in the same memory
         service.blocks = 1 << 16;
         service.stack = "hf-sdpa";
       }
@@ -453,8 +453,8 @@ TEST_CASE("impossible requests are refused with a reason and no request waits be
   REQUIRE(r.ooms.size() == 3);
   CHECK(r.ooms[0].request == 1);
   CHECK(r.ooms[0].requested > r.ooms[0].free);
-  // An engine set up for fewer tokens refuses before it checks its memory; one set up for more than
-  // its pool holds does not start.
+  // An engine configured for fewer tokens refuses before it checks its memory; an engine configured
+  // for more tokens than its pool holds does not start.
   service.max_model_len = 128;
   const ServeResult few = service.run();
   CHECK(few.rejected == 2);  // by their prompts only; two outputs end at the 128th token

@@ -114,7 +114,7 @@ TEST_CASE("twice the replicas serve twice the requests in the same way") {
 }
 
 TEST_CASE("if service times differ, the shorter queue waits less than round robin") {
-  // One request at a time, outputs of 1 or 39 tokens at random, 1 ms each: on average 20 ms.
+  // One request at a time, with outputs of 1 or 39 tokens at random, 1 ms each: on average 20 ms.
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     INFO(seed);
     SmallService service{.times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
@@ -146,7 +146,7 @@ TEST_CASE("requests of one length in a steady stream: round robin is as good as 
   CHECK(shortest.queue.p99 == 0);
 }
 
-/// Conversations: each turn's prompt is the previous one's with more text.
+/// Conversations: the prompt of each turn extends that of the previous turn.
 RequestTrace conversations(int n, int turns, double rate) {
   test::Dice dice{31};
   RequestTrace trace;
@@ -185,7 +185,8 @@ TEST_CASE("prefix routing finds more cached tokens than round robin") {
     CHECK(aware.prefix_hit_tokens >= turns.prefix_hit_tokens);
     if (blocks == 2000) {
       CHECK(aware.prefix_hit_tokens > turns.prefix_hit_tokens);
-      // Nothing is evicted. All blocks of the previous turn are found if it has been computed: 4 t
+      // No block is evicted. All blocks of the previous turn are found if it has been computed: 4 t
+      // blocks in turn t + 1.
       // blocks in turn t + 1.
       CHECK(aware.prefix_hit_tokens <= 30 * 16 * 4 * (1 + 2 + 3 + 4 + 5));
       CHECK(aware.ttft.mean <= turns.ttft.mean);
@@ -194,7 +195,7 @@ TEST_CASE("prefix routing finds more cached tokens than round robin") {
 }
 
 TEST_CASE("a prefix is followed until its replica's load exceeds the margin") {
-  // All share one prefix and arrive while the first, which computed it, still decodes.
+  // All requests share one prefix and arrive while the first, which computed it, still decodes.
   SmallService service{.blocks = 2000,
                        .times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1"},
@@ -212,8 +213,8 @@ TEST_CASE("a prefix is followed until its replica's load exceeds the margin") {
     INFO("margin ", margin);
     service.cluster.prefix_margin = margin;
     const ServeResult r = service.run();
-    // Until one is sent to the other replica the first has margin + 1 requests. The other then
-    // learns the prefix, and both alternate while loads differ by no more than the margin.
+    // The first replica has margin + 1 requests before one is sent to the other. The other then
+    // also has the prefix, and both alternate while loads differ by at most the margin.
     std::int64_t first = 0;
     for (const RequestOutcome& o : r.outcomes) {
       if (o.replica != 0) break;
@@ -233,7 +234,7 @@ TEST_CASE("static batches on several replicas: no request waits for a batch that
 }
 
 TEST_CASE("KV heads are copied if there are fewer than GPUs") {
-  // 2 KV heads: two GPUs hold one each, four hold copies; a GPU's cache takes the same.
+  // 2 KV heads: each of two GPUs holds one; four GPUs hold copies with the same cache per GPU.
   const Llm llm = test::small_llm();
   const std::int32_t heads = llm.layers[0].attention.n_kv_heads;
   REQUIRE(heads >= 1);

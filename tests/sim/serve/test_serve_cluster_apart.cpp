@@ -1,4 +1,4 @@
-// Prefill and decode on separate replicas: transferred bytes, memory held meanwhile, and the
+// Prefill and decode on separate replicas: transferred bytes, memory held during transfers, and the
 // benefit.
 
 #include <algorithm>
@@ -50,7 +50,7 @@ class MemoryObserver : public ServeObserver {
 };
 
 TEST_CASE("one request by hand: the first token from one replica and the others from another") {
-  // 100 prompt tokens: 7 blocks of 16 KiB move at 1.6384e6 B/s, 70 ms, and 1 ms of latency.
+  // 100 prompt tokens: 7 blocks of 16 KiB move at 1.6384e6 B/s in 70 ms, plus 1 ms of latency.
   SmallService service{
       .times = {.iteration = 1e-3, .per_token = 1e-5, .per_entry = 0},
       .scheduler = {.name = "vllm-v1"},
@@ -88,7 +88,7 @@ TEST_CASE("one request by hand: the first token from one replica and the others 
   SUBCASE("two caches share the link") {
     service.trace.requests = {request(0, 100, 2), request(0, 100, 2)};
     const ServeResult two = service.run();
-    // One replica's link: half of it each, both arrive after 140 ms and 1 ms.
+    // One replica's link: each has half of it, and both arrive after 140 ms and 1 ms.
     CHECK(two.transfer.p50 == test::rel(0.141));
     CHECK(two.transfer.p99 == test::rel(0.141));
   }
@@ -168,7 +168,7 @@ TEST_CASE("requests and bytes are conserved for any memory and link") {
 }
 
 TEST_CASE("if decoding has no room, caches wait where they were computed") {
-  // The decoding replica holds two sequences of 8 blocks, and nothing else for their 100 tokens.
+  // The decoding replica holds two sequences of 8 blocks, and no other blocks for their 100 tokens.
   SmallService service{.blocks = 17,
                        .times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1"},
@@ -179,7 +179,7 @@ TEST_CASE("if decoding has no room, caches wait where they were computed") {
   CHECK(r.preemptions == 0);
   CHECK(r.transfers == 4);
   CHECK(r.transfer.p99 == 0);
-  // Two at once: prompts of 7 blocks each prefill two at a time, and the pool of the prefilling
+  // Two prompts of 7 blocks each are prefilled simultaneously, and the pool of the prefilling
   // replica is full until the first two are done.
   CHECK(r.transfer_wait.p50 == 0);
   CHECK(r.transfer_wait.p99 == test::rel(15e-3));
@@ -213,7 +213,7 @@ TEST_CASE("other requests' prompts no longer delay tokens and tokens no longer d
   // No gap except the first includes a chunk of 512 tokens, which takes 10 ms.
   CHECK(a.itl.p99 > 10e-3);
   CHECK(b.itl.p99 < 10e-3);
-  // The same replica for prompts: they wait only for prompts.
+  // Prompts on the same replica wait only for prompts.
   together.cluster = {};
   CHECK(b.ttft.mean < together.run().ttft.mean);
 }
@@ -245,7 +245,7 @@ TEST_CASE("a method that compresses before its cache moves sends the kept entrie
   CHECK(before.transferred < after.transferred);
   CHECK(before.transferred >= Bytes{5 * 64 * 1024});
   CHECK(before.itl.mean < after.itl.mean);
-  // Afterwards both hold the kept entries: the same steps.
+  // Afterwards both hold only the kept entries, so their steps are equal.
   CHECK(before.itl.p50 == test::rel(after.itl.p50));
 }
 

@@ -1,4 +1,4 @@
-// A draft model that proposes tokens: number of accepted ones, their cost, conservation.
+// A draft model that proposes tokens: number of accepted tokens, their cost, conservation.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ using test::SmallService;
 
 double s(SimTime t) { return to_seconds(t).count(); }
 
-/// One layer of the small model's width: a block takes 4 KiB, in addition to the target's 16.
+/// One layer of the small model's width: a block uses 4 KiB, in addition to the target's 16.
 Llm small_draft() {
   Llm draft = test::small_llm();
   draft.name = "draft";
@@ -41,7 +41,7 @@ TEST_CASE("accepted proposals are geometric and depend only on seed, request and
       for (std::int32_t i = 0; i < kSteps; ++i) {
         const std::int32_t n = accepted_drafts(k, a, 5, i / 200, i % 200);
         broken += n == accepted_drafts(k, a, 5, i / 200, i % 200) ? 0 : 1;
-        // Fewer proposals of the same step: the same leading proposals are accepted.
+        // With fewer proposals in the same step, the same leading proposals are accepted.
         broken += accepted_drafts(k / 2, a, 5, i / 200, i % 200) == std::min(n, k / 2) ? 0 : 1;
         sum += n + 1;
         squares += static_cast<double>((n + 1) * (n + 1));
@@ -63,7 +63,7 @@ TEST_CASE("nothing accepted: one token per step at the price of verifying and dr
                        .speculation = {.draft = &draft, .tokens = 3, .acceptance = 0}};
   service.trace.requests = {request(0, 20, 5)};
   const ServeResult r = service.run();
-  // The prompt, by both: 2 x 1.2 ms; then four steps of four tokens, and three of one.
+  // The prompt, on both models: 2 x 1.2 ms; then four steps of four tokens, and three of one.
   CHECK(s(r.outcomes[0].first_token) == test::rel(2.4e-3));
   CHECK(r.itl.n == 4);
   CHECK(r.itl.mean == test::rel(1.04e-3 + 3 * 1.01e-3));
@@ -75,7 +75,7 @@ TEST_CASE("nothing accepted: one token per step at the price of verifying and dr
     service.speculation.acceptance = 1;
     service.trace.requests = {request(0, 20, 11)};
     const ServeResult all = service.run();
-    // 1 of the prompt, 4, 4, 2.
+    // 1 with the prompt, then 4, 4, 2.
     CHECK(all.iterations == 4);
     CHECK(all.outcomes[0].output_tokens == 11);
     CHECK(s(all.outcomes[0].finish) == test::rel(2.4e-3 + 3 * 4.07e-3));
@@ -159,12 +159,13 @@ TEST_CASE("a tree verifies all its tokens, and accepts at most one of each level
       .speculation = {.draft = &draft, .tokens = 15, .steps = 4, .topk = 4, .acceptance = 1}};
   service.trace.requests = {request(0, 20, 11)};
   const ServeResult r = service.run();
-  // 1 of the prompt, then 5 and 5: 16 rows of the target, one of the draft, then three passes of 4.
+  // 1 with the prompt, then 5 and 5: 16 rows of the target, one of the draft, then three passes of
+  // 4.
   CHECK(r.iterations == 3);
   CHECK(s(r.outcomes[0].finish) == test::rel(2.4e-3 + 2 * (1.16e-3 + 1.01e-3 + 3 * 1.04e-3)));
   CHECK(r.drafted_tokens == 30);
   CHECK(r.accepted_tokens == 8);
-  // With drafts sglang mixes no chunks: the second prompt has its own iteration.
+  // With drafts, sglang does not mix chunks: the second prompt has a separate iteration.
   service.trace.requests.push_back(request(1.5e-3, 20, 11));
   const ServeResult apart = service.run();
   service.scheduler.mixed_chunk = true;
@@ -192,7 +193,7 @@ TEST_CASE("tokens and memory are conserved and a step yields the expected number
                            .seed = 3};
       const ServeResult r = service.run();
       CHECK(r.completed + r.rejected == 200);
-      // A block takes five layers' rows instead of four.
+      // A block holds the rows of five layers instead of four.
       CHECK(r.blocks == blocks * 4 / 5);
       CHECK(r.kv_pool == Bytes{r.blocks * 20 * 1024});
       std::vector<std::int64_t> tokens(r.outcomes.size());
@@ -219,7 +220,7 @@ TEST_CASE("tokens and memory are conserved and a step yields the expected number
       const double expected = (1 - std::pow(a, 5)) / (1 - a);
       const double steps = static_cast<double>(r.verifications);
       const double step = 1 + static_cast<double>(r.accepted_tokens) / steps;
-      // The spread of one step is below 2 tokens.
+      // The standard deviation of one step is below 2 tokens.
       CHECK(std::abs(step - expected) < 4 * 2 / std::sqrt(steps));
       if (a > 0) {
         service.seed = 4;
@@ -270,7 +271,7 @@ TEST_CASE("models with states, windows and indexes verify the proposals of a hea
     CHECK(mtp.kv_pool < plain.kv_pool);
     CHECK(mtp.tpot.mean < plain.tpot.mean);
     CHECK(text.kv_pool == plain.kv_pool);
-    CHECK(text.tpot.mean >= plain.tpot.mean);  // verifying costs, nothing is accepted
+    CHECK(text.tpot.mean >= plain.tpot.mean);  // verification has a cost, but no token is accepted
   }
 }
 

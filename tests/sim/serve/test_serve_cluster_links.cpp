@@ -52,7 +52,7 @@ TEST_CASE("a single transfer takes its bytes over the narrowest link, and the la
   t.join_both(m, b, BytesPerSecond{2e9}, Seconds{4e-6}, "y");
   TransferEngine transfers{t};
   transfers.start(SimTime{500}, a, b, Bytes{1'000'000}, 1);
-  // 1e6 B at 2e9 B/s: 500 us; then 7 us.
+  // 1e6 B at 2e9 B/s take 500 us, plus 7 us.
   REQUIRE(transfers.next());
   CHECK(*transfers.next() == SimTime{500 + 500'000'000});
   CHECK(transfers.advance(*transfers.next()).empty());
@@ -75,7 +75,7 @@ TEST_CASE("a single transfer takes its bytes over the narrowest link, and the la
 }
 
 TEST_CASE("three transfers by hand") {
-  // Link X of 10 GB/s, link Y of 4 GB/s. A goes over X, B over both, C over Y.
+  // Link X of 10 GB/s, link Y of 4 GB/s. A uses X, B both, C uses Y.
   Topology t;
   const auto p = t.add(PlaceKind::kGpu, "p");
   const auto q = t.add(PlaceKind::kSwitch, "q");
@@ -86,7 +86,8 @@ TEST_CASE("three transfers by hand") {
   transfers.start(SimTime{}, p, q, Bytes{8'000'000'000}, 1);   // A
   transfers.start(SimTime{}, p, r, Bytes{2'000'000'000}, 2);   // B
   transfers.start(SimTime{}, q, r, Bytes{10'000'000'000}, 3);  // C
-  // Y is full first: B and C 2 GB/s each; A has the other 8 of X. At 1 s both A and B are done.
+  // Y is saturated first: B and C have 2 GB/s each; A has the other 8 of X. At 1 s A and B are
+  // done.
   CHECK(transfers.rate(1) == test::rel(8e9));
   CHECK(transfers.rate(2) == test::rel(2e9));
   CHECK(transfers.rate(3) == test::rel(2e9));
@@ -94,10 +95,10 @@ TEST_CASE("three transfers by hand") {
   CHECK(transfers.load(y) == test::rel(4e9));
   CHECK(*transfers.next() == SimTime{1'000'000'000'000});
   CHECK(transfers.advance(*transfers.next()) == std::vector<std::int64_t>{1, 2});
-  // C has 8 GB left and the whole of Y: 2 s more.
+  // C has 8 GB left and all of Y: 2 s more.
   CHECK(transfers.rate(3) == test::rel(4e9));
   CHECK(*transfers.next() == SimTime{3'000'000'000'000});
-  // At 2 s another B: both 2 GB/s; C has 4 GB left: until 4 s.
+  // At 2 s another B starts: both have 2 GB/s; C has 4 GB left, until 4 s.
   transfers.start(SimTime{2'000'000'000'000}, p, r, Bytes{6'000'000'000}, 4);
   CHECK(*transfers.next() == SimTime{4'000'000'000'000});
   CHECK(transfers.advance(*transfers.next()) == std::vector<std::int64_t>{3});
@@ -140,7 +141,7 @@ void check_max_min(const Case& c, const TransferEngine& transfers,
   for (std::size_t l = 0; l < c.topology.links(); ++l) {
     CHECK(transfers.load(l) <= c.topology.link(l).bandwidth.count() * (1 + 1e-12));
   }
-  // Each has a full link on which no transfer is faster.
+  // Each transfer has a saturated link on which no transfer is faster.
   for (const auto& [tag, plan] : sending) {
     const double mine = transfers.rate(tag);
     if (mine == 0) continue;
@@ -160,12 +161,12 @@ void check_max_min(const Case& c, const TransferEngine& transfers,
   }
 }
 
-/// Arrival time of each; checks shares and bytes on the way.
+/// Arrival time of each transfer; checks shares and bytes during the run.
 std::map<std::int64_t, SimTime> run(const Case& c, const std::vector<Plan>& plans, bool check) {
   TransferEngine transfers{c.topology};
   std::map<std::int64_t, SimTime> arrived;
   std::map<std::int64_t, Plan> sending;
-  std::map<std::int64_t, double> sent;  // bytes, by the rates
+  std::map<std::int64_t, double> sent;  // bytes, from the rates
   SimTime clock{};
   const auto until = [&](SimTime now) {
     for (auto& [tag, plan] : sending) {
@@ -179,7 +180,7 @@ std::map<std::int64_t, SimTime> run(const Case& c, const std::vector<Plan>& plan
       until(now);
       for (const std::int64_t tag : transfers.advance(now)) {
         arrived[tag] = now;
-        // Up to the bytes of a picosecond or two.
+        // Within the bytes of one or two picoseconds.
         CHECK(std::abs(sent[tag] - static_cast<double>(sending[tag].bytes)) < 0.1);
         sending.erase(tag);
       }
@@ -208,14 +209,14 @@ TEST_CASE("no link is overfull, every transfer has a limiting link, all bytes ar
     const auto arrived = run(c, c.plans, true);
     REQUIRE(arrived.size() == c.plans.size());
     for (const Plan& p : c.plans) {
-      // Never sooner than without other transfers.
+      // Never earlier than without other transfers.
       TransferEngine alone{c.topology};
       alone.start(p.at, p.from, p.to, Bytes{p.bytes}, p.tag);
       (void)alone.advance(*alone.next());
       const SimTime min = alone.next().value_or(p.at);
       CHECK(arrived.at(p.tag) >= min - SimTime{1});
     }
-    // Twice the same, for any order of those that start at the same time.
+    // Two runs are equal, for any order of the transfers that start simultaneously.
     CHECK(arrived == run(c, c.plans, false));
     std::vector<Plan> turned = c.plans;
     std::reverse(turned.begin(), turned.end());
@@ -252,13 +253,13 @@ TEST_CASE("replicas are joined by the links of their GPUs or by a given link") {
     return min;
   };
   const ServiceTopology nvlink = service_topology(spec, gpu.pcie);
-  // 400 GB/s in both directions together, two GPUs.
+  // 400 GB/s for the sum of both directions, two GPUs.
   CHECK(narrowest(nvlink, nvlink.replicas[2], nvlink.replicas[0]) == test::rel(400e9));
   CHECK(narrowest(nvlink, nvlink.replicas[2], nvlink.hosts[2]) == test::rel(50e9));
   gpu.nvlink.reset();
   const ServiceTopology pcie = service_topology(spec, gpu.pcie);
   CHECK(narrowest(pcie, pcie.replicas[2], pcie.replicas[0]) == test::rel(50e9));
-  // The share of PCIe that copies reach applies to all its traffic, and not to NVLink.
+  // The share of PCIe that copies reach applies to all PCIe traffic, but not to NVLink.
   const BytesPerSecond reached{20e9};
   const ServiceTopology slower = service_topology(spec, reached);
   CHECK(narrowest(slower, slower.replicas[2], slower.replicas[0]) == test::rel(40e9));
@@ -296,7 +297,7 @@ TEST_CASE("traffic to the host shares only PCIe with traffic to other replicas")
       });
     };
     const auto gpus = s.replicas[0], host = s.hosts[0], nvme = s.nvmes[0], other = s.replicas[2];
-    // Caches that leave and caches that arrive; opposite directions do not share.
+    // Outgoing and incoming caches; opposite directions do not share a link.
     CHECK(meets(gpus, host, gpus, other) == s.shares_host_links);
     CHECK(meets(host, gpus, other, gpus) == s.shares_host_links);
     CHECK(meets(nvme, gpus, other, gpus) == s.shares_host_links);
@@ -316,7 +317,7 @@ TEST_CASE("traffic to the host shares only PCIe with traffic to other replicas")
 }
 
 /// Schedules all requests that fit; a sequence with three generated tokens is swapped to the host
-/// and returns at once.
+/// and returns immediately.
 class SwapsOnce : public Scheduler {
  public:
   void schedule(BatchBuilder& batch) override {
@@ -345,7 +346,8 @@ class SwapsOnce : public Scheduler {
 
 TEST_CASE("a cache that returns from the host shares PCIe with one that arrives for decode") {
   // 7 blocks of 16 KiB at 25 GB/s: 4.58752 us. Request 0 is prefilled at 1 ms and decodes from
-  // 1.00458752 ms on, in 1 ms each: at 3.00458752 ms it has three tokens, goes out and comes back.
+  // 1.00458752 ms, at 1 ms per token: at 3.00458752 ms it has three tokens, is swapped out and
+  // comes back.
   test::SmallService service{.times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
                              .host_memory = 1_GiB,
                              .cluster = {.prefill_replicas = 1}};
@@ -356,12 +358,12 @@ TEST_CASE("a cache that returns from the host shares PCIe with one that arrives 
   REQUIRE(alone.completed == 1);
   REQUIRE(alone.iteration_ends[0].size() == 5);
   CHECK(alone.iteration_ends[0][1] == ps(3004.58752));
-  // Both directions at the same time, each with the link's rate.
+  // Both directions simultaneously, each with the link's rate.
   CHECK(alone.iteration_ends[0][2] == ps(3004.58752 + 4.58752 + 1000));
   // Six iterations of two replicas.
   CHECK(2 * alone.busy * to_seconds(alone.makespan).count() == test::rel(6e-3 + 4.58752e-6, 1e-6));
 
-  // Request 1 is prefilled 2 us before that: 50,000 of its 114,688 B have arrived. The other 64,688
+  // Request 1 is prefilled 2 us earlier: 50,000 of its 114,688 B have arrived. The other 64,688
   // take 5.17504 us at half the rate; then 50,000 B of the returning cache are left, 2 us.
   service.trace.requests.push_back(test::request(2002.58752e-6, 100, 3));
   const std::vector<Request> both_requests = service.trace.requests;
@@ -371,7 +373,8 @@ TEST_CASE("a cache that returns from the host shares PCIe with one that arrives 
   CHECK(both.iteration_ends[0][2] == ps(3004.58752 + 5.17504 + 2 + 1000));
   CHECK(both.transfer.p50 == test::rel(4.58752e-6));
   CHECK(both.transfer.p99 == test::rel(2e-6 + 5.17504e-6));
-  // If copies reach four fifths of the link, so do moving caches: 5.7344 us without other traffic.
+  // If copies reach four fifths of the link, so do transferred caches: 5.7344 us without other
+  // traffic.
   service.link_reached = 0.8;
   service.trace.requests.pop_back();
   const ServeResult slow = service.run();
@@ -380,7 +383,7 @@ TEST_CASE("a cache that returns from the host shares PCIe with one that arrives 
   CHECK(slow.transfer.p50 == test::rel(5.7344e-6));
   service.link_reached = 1;
   service.trace.requests = both_requests;
-  // Over a separate link neither waits for the other.
+  // Over a separate link, neither waits for the other.
   service.cluster.link = BytesPerSecond{25e9};
   const ServeResult apart = service.run();
   CHECK(apart.transfer.p99 == test::rel(4.58752e-6));
@@ -411,7 +414,7 @@ TEST_CASE("swapping replicas that share PCIe with moving caches lose nothing and
       CHECK(r.busy <= 1);
       const ServeResult again = service.run();
       CHECK(again.iteration_ends == r.iteration_ends);
-      // A separate link is no slower for the caches.
+      // With a separate link, caches are not slower.
       service.cluster.link = BytesPerSecond{25e9};
       CHECK(service.run().transfer.mean <= r.transfer.mean);
     }

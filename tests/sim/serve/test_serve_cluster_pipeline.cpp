@@ -1,4 +1,4 @@
-// Pipelines: layers on several GPUs one after another, several batches in flight.
+// Pipelines: layers on several GPUs in sequence, with several batches in flight.
 
 #include <algorithm>
 #include <cmath>
@@ -74,7 +74,7 @@ TEST_CASE("stages hold a model's weights between them and the cache has the rest
     const auto stages = pipeline_stages(tied, 2);
     CHECK(stage_weights(once, stages[0]) + stage_weights(once, stages[1]) == weights_held(in));
   }
-  // The cache of two GPUs with half the weights each is more than twice that of one.
+  // The cache of two GPUs with half of the weights each is more than twice that of one GPU.
   auto trace = std::make_shared<RequestTrace>();
   trace->requests = {request(0, 1000, 20)};
   const auto serve = [&](std::int32_t stages) {
@@ -93,12 +93,12 @@ TEST_CASE("stages hold a model's weights between them and the cache has the rest
   CHECK(two.blocks * two.block_tokens == two.kv_capacity_tokens);
   CHECK(two.gpus == 2);
   CHECK(two.peak_hbm <= gpu.hbm_usable);
-  // At most one block per stage less than the pool that is left.
+  // At most one block per stage less than the remaining pool.
   CHECK(two.startup->usable - two.startup->weights - two.startup->non_torch -
             two.startup->activation - two.startup->graphs - two.kv_pool <
         full_cache_bytes(find_llm("Llama-2-7B"), 16, Dtype::kFp16));
   CHECK(two.peak_owners.at("kv_cache") > one.peak_owners.at("kv_cache"));
-  // One request passes all layers in sequence in both cases; host time and hops are added.
+  // A single request passes all layers in sequence in both cases; host time and hops are added.
   CHECK(two.e2e.mean > one.e2e.mean);
   CHECK(two.e2e.mean < 1.6 * one.e2e.mean);
 }
@@ -115,7 +115,7 @@ TEST_CASE("one request takes the sum of the stages and the hops between them") {
           test::rel(4e-3 + 200e-6 + 50 * kHop * (stages - 1), 1e-8));
     CHECK(r.itl.mean == test::rel(4.004e-3 + kHop * (stages - 1), 1e-8));
     CHECK(r.busy < 1.001 / stages);
-    // Four layers on three stages: the largest has two of them.
+    // Four layers on three stages: the largest stage has two layers.
     CHECK(r.blocks == (stages == 4 ? 256 : 128));
   }
 }
@@ -126,8 +126,8 @@ TEST_CASE("two requests by hand: they alternate between two stages") {
                        .pipeline = 2};
   service.trace.requests = {request(0, 50, 5), request(0, 50, 5)};
   const ServeResult r = service.run();
-  // A's prompt: stages until 1 ms and 2 ms (and a hop of 50 tokens); B's a millisecond later; then
-  // each waits only for itself: a token every 2 ms and a hop.
+  // A's prompt: stages end at 1 ms and 2 ms (plus a hop of 50 tokens), B's a millisecond later;
+  // then each waits only for its own results: a token every 2 ms and a hop.
   const double hop = 50 * kHop;
   CHECK(s(r.outcomes[0].first_token) == test::rel(2e-3 + hop, 1e-8));
   CHECK(s(r.outcomes[1].first_token) == test::rel(3e-3 + hop, 1e-8));
@@ -149,7 +149,7 @@ TEST_CASE("chunks of one prompt follow each other through the stages") {
   service.trace.requests = {request(0, 500, 1)};
   const ServeResult r = service.run();
   // Ten chunks, one per millisecond, and one more for the second stage. Two are in flight: every
-  // second one waits for a hop.
+  // second chunk waits for a hop.
   CHECK(s(r.outcomes[0].first_token) == test::rel(11e-3 + 5 * 50 * kHop, 1e-6));
 }
 
@@ -159,13 +159,13 @@ TEST_CASE("micro-batches of SGLang and vLLM V0 keep their requests") {
       INFO(scheduler, " with ", seqs, " requests in a micro-batch");
       SmallService service{.times = {.iteration = 2e-3, .per_token = 0, .per_entry = 0},
                            .scheduler = {.name = scheduler,
-                                         // SGLang's is of all micro-batches.
+                                         // SGLang's limit applies to all micro-batches.
                                          .max_num_seqs = scheduler[0] == 's' ? 2 * seqs : seqs},
                            .pipeline = 2};
       service.trace.requests = {request(0, 50, 5), request(0, 50, 5)};
       const ServeResult r = service.run();
-      // In two micro-batches they alternate; in one both go through the two stages together, and
-      // the other micro-batch stays empty.
+      // In two micro-batches they alternate; in one, both pass the two stages together, and the
+      // other micro-batch stays empty.
       const double hop = 50 * kHop;
       CHECK(r.iterations == (seqs == 1 ? 10 : 5));
       CHECK(s(r.outcomes[0].first_token) ==
@@ -248,21 +248,22 @@ VllmGroups groups_of(const char* model) {
 }
 
 TEST_CASE("a stage has its layers of each group, of which the largest sets its blocks") {
-  // 12 windows and 12 full layers are two groups of 12; in turn, so that a half has six of each.
+  // 12 windows and 12 full layers are two groups of 12; they alternate, so that a half has six of
+  // each.
   const VllmGroups oss = groups_of("gpt-oss-20b");
   REQUIRE(oss.groups.size() == 2);
   CHECK(oss.id_of_layers(0, 24) == oss.block_id);
   CHECK(oss.id_of_layers(0, 12) * 2 == oss.block_id);
   CHECK(oss.id_of_layers(12, 24) * 2 == oss.block_id);
   CHECK(oss.id_of_layers(0, 1) * 12 == oss.block_id);
-  // 36 states and 12 full layers: four groups of 12. A third of the layers has 4 full ones, and 12
-  // states, 4 in each of three groups.
+  // 36 states and 12 full layers: four groups of 12. A third of the layers has 4 full layers, and
+  // 12 states, 4 in each of three groups.
   const VllmGroups next = groups_of("qwen3-next-80b-a3b");
   REQUIRE(next.groups.size() == 4);
   for (const std::int32_t stage : {0, 1, 2}) {
     CHECK(next.id_of_layers(stage * 16, stage * 16 + 16) * 3 == next.block_id);
   }
-  // Stages together hold no less than one GPU would.
+  // The stages together hold at least as much as one GPU.
   for (const char* model : {"gemma-3-27b", "nemotron-h-56b", "deepseek-v3.2", "jamba-1.5-mini"}) {
     INFO(model);
     const VllmGroups groups = groups_of(model);
@@ -312,7 +313,7 @@ TEST_CASE("pipelines of hybrid models run on vLLM, with room for more sequences"
 }
 
 TEST_CASE("a stage's own layers do not decide what a sequence takes of it") {
-  // Attention in layers 14, 21, 30 and 39: the first of four stages has states alone.
+  // Attention in layers 14, 21, 30 and 39: the first of four stages has only states.
   ServeSpec spec{
       .llm = &find_llm("nemotron-nano-9b-v2"),
       .gpu = &find_gpu("A100-40GB-SXM"),
@@ -332,7 +333,7 @@ TEST_CASE("a stage's own layers do not decide what a sequence takes of it") {
         doctest::Approx(static_cast<double>(run.startup->blocks) /
                         static_cast<double>(groups.request_blocks)));
   CHECK(run.startup->serves());
-  // A stage whose layers read the caches of others has none to bound.
+  // A stage whose layers read the caches of other layers has no cache that could limit it.
   Llm shared = find_llm("gemma-3-12b");
   for (std::size_t i = 30; i < shared.layers.size(); ++i) {
     shared.layers[i].attention.shares_cache = true;
@@ -340,7 +341,7 @@ TEST_CASE("a stage's own layers do not decide what a sequence takes of it") {
   spec.llm = &shared;
   spec.pipeline_parallel = 3;
   CHECK(run_serve(spec).completed == 20);
-  // Too long: the message names a length with which it starts.
+  // Too long: the message contains a length with which the engine starts.
   spec.llm = &find_llm("gpt-oss-20b");
   spec.pipeline_parallel = 2;
   spec.options.max_model_len = 1'000'000'000;

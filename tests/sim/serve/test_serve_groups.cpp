@@ -1,5 +1,5 @@
-// The cache of an engine whose layers form groups: what sequences hold, and which prefixes are
-// found. Cases by hand.
+// The cache of an engine whose layers form groups: blocks held by sequences, and prefixes that are
+// found. Hand-solved cases.
 
 #include <memory>
 #include <random>
@@ -22,7 +22,7 @@ using test::has;
 using test::request;
 using test::SmallService;
 
-/// A group of full layers and one of each of `others`, all with blocks of 16 tokens.
+/// A group of full layers and a group for each of `others`, all with blocks of 16 tokens.
 VllmGroups groups_with(std::vector<VllmGroup> others) {
   VllmGroups out;
   out.groups = {{.kind = "full", .layers = 2, .block_tokens = 16}};
@@ -50,11 +50,11 @@ TEST_CASE("ids of a sequence: all of a full group, what a window sees, one for a
   CHECK(sizes.window_ids() == 2);
   CHECK(sizes.state_ids() == 1);
   CHECK(sizes.ids(0, 0) == 0);
-  // A prompt of 100 at once: seven blocks in all three, and two states.
+  // A prompt of 100 tokens at once: seven blocks in all three groups, and two states.
   CHECK(sizes.ids(100, 100) == 7 + 7 + 7 + 2);
   // One token at position 99: the window from 60 (block 3), the chunk from 64 (block 4), a state.
   CHECK(sizes.ids(100, 1) == 7 + 4 + 3 + 1);
-  CHECK(sizes.same_until(100) == 103);  // token 104 attends from 64 on: one block fewer
+  CHECK(sizes.same_until(100) == 103);  // token 104 attends to tokens from 64: one block fewer
   CHECK(sizes.ids(103, 1) == sizes.ids(100, 1));
   CHECK(sizes.ids(104, 1) == sizes.ids(100, 1) - 1);
   CHECK(sizes.first_seen(100) == 3);
@@ -95,7 +95,7 @@ TEST_CASE("sequences of equal prompts share the blocks of a step") {
     numbers.insert(got.after);
   }
   CHECK(numbers.size() > 8);  // layers fill their blocks at different steps
-  // Every layer rounds up to whole blocks by itself.
+  // Each layer is rounded up to whole blocks separately.
   SequenceFootprint alone{method, in, sizes, 200};
   for (std::int64_t step = 1; step <= 400; ++step) {
     std::int64_t units = 0;
@@ -116,7 +116,7 @@ TEST_CASE("sequences of equal prompts share the blocks of a step") {
   }
 }
 
-/// One engine's cache of 64 ids over sequences of one prompt each.
+/// One engine's cache of 64 ids for sequences with one prompt each.
 struct Cache {
   Llm llm = test::small_llm();
   Stack stack = with_options(find_stack("vllm"), {.block_tokens = 16}, {nullptr, &llm, 1});
@@ -182,20 +182,20 @@ struct Cache {
 TEST_CASE("a prefix is found where a state was kept: at the end of a step on a whole block") {
   Cache cache{groups_with({state_group()}), {100, 100, 60}, 96};
   cache.compute(0, {64, 96, 100});
-  // The full group's six blocks and the state after 96 tokens are there.
+  // The full group's six blocks and the state after 96 tokens exist.
   CHECK(cache.found(1) == 96);
   // 60 tokens: three blocks of the full group, but no state after 48 tokens.
   CHECK(cache.found(2) == 0);
 
   Cache other{groups_with({state_group()}), {100, 100}, 96};
-  other.compute(0, {40, 100});  // no step ends on a block
+  other.compute(0, {40, 100});  // no step ends at a block boundary
   CHECK(other.found(1) == 0);
   other.end(0);
   CHECK(other.found(1) == 0);
 
   Cache shorter{groups_with({state_group()}), {100, 100}, 48};
   shorter.compute(0, {96, 100});
-  CHECK(shorter.found(1) == 0);  // prompts part before the state
+  CHECK(shorter.found(1) == 0);  // prompts differ before the state
 }
 
 TEST_CASE("a window goes on from any block whose last ones are still there") {
@@ -203,7 +203,7 @@ TEST_CASE("a window goes on from any block whose last ones are still there") {
   cache.compute(0, {100});
   // 7 blocks of each group during the computation. The window then starts at 61: blocks 3 to 6.
   CHECK(cache.kv->held(0) == 7 + 4);
-  CHECK(cache.found(1) == 48);  // blocks 3 to 5 are still held, and not to be found
+  CHECK(cache.found(1) == 48);  // blocks 3 to 5 are still in use and cannot be found
   cache.end(0);
   CHECK(cache.found(1) == 96);
   cache.compute(1, {100});
@@ -211,7 +211,7 @@ TEST_CASE("a window goes on from any block whose last ones are still there") {
   cache.end(1);
   CHECK(cache.kv->taken() == 0);
 
-  // Two windows of different lengths: the longer decides.
+  // Two windows of different lengths: the longer one is decisive.
   Cache two{groups_with({window_group(40), window_group(90)}), {100, 100}, 96};
   two.compute(0, {100});
   two.end(0);
@@ -223,7 +223,7 @@ TEST_CASE("a preempted sequence goes on where it stopped, as long as all groups 
   cache.compute(0, {96});
   cache.kv->release(0, cache.sequences[0]);
   cache.kv->check();
-  // Six blocks of the full group and three that the window sees after 96 tokens.
+  // Six blocks of the full group, and three in the window after 96 tokens.
   CHECK(cache.kv->cached() == 6 + 3);
   CHECK(cache.kv->available() == 64);
   cache.sequences[0].computed = 0;
@@ -231,22 +231,22 @@ TEST_CASE("a preempted sequence goes on where it stopped, as long as all groups 
   SUBCASE("it takes its blocks back") {
     cache.compute(0, {200});
     CHECK(cache.kv->cached() == 0);
-    CHECK(cache.kv->taken() == 13 + 3);  // the window sees from 161
+    CHECK(cache.kv->taken() == 13 + 3);  // the window starts at 161
     cache.end(0);
     CHECK(cache.kv->available() == 64);
   }
   SUBCASE("others take free blocks first") {
-    cache.compute(1, {432});  // 27 of each group: 54 of 55
+    cache.compute(1, {432});  // 27 in each group: 54 of 55
     CHECK(cache.found(0) == 96);
     REQUIRE(cache.kv->grow(1, cache.sequences[1], 1));
     CHECK(cache.found(0) == 96);
   }
   SUBCASE("without its last block the window cannot go on") {
-    cache.compute(1, {448});  // 28 of each group: one of the nine
+    cache.compute(1, {448});  // 28 in each group: one of the nine
     CHECK(cache.found(0) == 0);
   }
 
-  // A state is there where a step ended on a whole block, and nowhere else.
+  // A state exists only if a step ended at a block boundary.
   for (const auto& [ends, found] : {std::pair{96, 96}, std::pair{100, 0}}) {
     Cache states{groups_with({state_group()}), {200}, -1};
     states.compute(0, {ends});
@@ -258,7 +258,7 @@ TEST_CASE("a preempted sequence goes on where it stopped, as long as all groups 
     CHECK(states.kv->available() == 64);
   }
 
-  // With a prefix that has ids: the window's blocks of it are found by them.
+  // For a prefix with ids, the window's blocks are found by these ids.
   Cache both{groups_with({window_group(40)}), {200}, 200};
   both.trace.requests[0].prefix_count = 5;
   both.trace.requests[0].prompt_tokens = 200;
@@ -271,7 +271,7 @@ TEST_CASE("a preempted sequence goes on where it stopped, as long as all groups 
 TEST_CASE("prompts that do not fit together are computed once, with windows") {
   Llm llm = test::small_llm();
   for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = 32;
-  // 40 blocks of each group hold one prompt of 500 tokens and most of a second one.
+  // 40 blocks in each group hold one prompt of 500 tokens and most of a second one.
   SmallService service{
       .blocks = 80,
       .scheduler = {.name = "vllm-v1", .prefix_caching = true, .reserve_full_isl = false}};
@@ -289,7 +289,7 @@ TEST_CASE("prompts that do not fit together are computed once, with windows") {
 }
 
 TEST_CASE("what was released longest ago is taken away first, over all groups") {
-  // 200 tokens at once take 13 ids of each of two groups; 32 ids hold one such sequence.
+  // 200 tokens at once use 13 ids in each of two groups; 32 ids hold one such sequence.
   Cache cache{groups_with({window_group(40)}), {200, 96, 200}, 0, 32};
   cache.compute(0, {200});
   cache.end(0);
@@ -321,7 +321,7 @@ TEST_CASE("models with windows find prefixes, and free blocks behind the windows
   CHECK(r.completed == 2);
   CHECK(r.prefix_hit_tokens == 144);  // the last block has the token that is computed again
   CHECK(r.no_hits.empty());
-  // 10 blocks of each group; then 13 of the full one and up to three that the window touches.
+  // 10 blocks of each group; then 13 of the full group and up to three that the window covers.
   CHECK(r.peak_blocks == 20);
 
   SUBCASE("why none is found is said") {

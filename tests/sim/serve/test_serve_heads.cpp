@@ -1,5 +1,5 @@
 // Heads that hold different numbers of entries: shared blocks, memory freed by dropping entries,
-// attention that waits for the longest head.
+// and attention that waits for the longest head.
 
 #include <algorithm>
 #include <numeric>
@@ -23,7 +23,7 @@ using test::SmallService;
 
 constexpr std::size_t kLayers = 4;  // of test::small_llm, two KV heads each
 
-/// Every layer's two heads keep these shares of a prompt and this number of entries per token.
+/// The two heads of every layer keep these shares of a prompt and this number of entries per token.
 std::shared_ptr<const MeasuredLaw> law_of(std::vector<double> kept, std::vector<double> growth) {
   const auto mean = [](const std::vector<double>& of) {
     return std::accumulate(of.begin(), of.end(), 0.0) / static_cast<double>(of.size());
@@ -45,7 +45,7 @@ SmallService service_of(std::vector<double> kept, std::vector<double> growth, bo
   return service;
 }
 
-/// Counters of AdaKV in addition to its rows: 8 B per head.
+/// AdaKV's counters, which are in addition to its rows: 8 B per head.
 Bytes counters(std::int64_t sequences) {
   return Bytes{8 * 2 * static_cast<std::int64_t>(kLayers) * sequences};
 }
@@ -80,8 +80,8 @@ TEST_CASE("equal heads give the result of a law without heads for any blocks") {
 }
 
 TEST_CASE("a block of all heads is freed with the last of them, a head's own block with its own") {
-  // 320 tokens. One head keeps all of them, the other a fifth: 64. An entry of a head of all layers
-  // is 4 x 128 B.
+  // 320 tokens. One head keeps all of them, the other a fifth: 64. An entry of one head in all
+  // layers has 4 x 128 B.
   const auto run = [](bool per_head) {
     SmallService service = service_of({1.0, 0.2}, {0.0, 0.0}, per_head);
     service.trace.requests = {request(0, 320, 1)};
@@ -113,11 +113,11 @@ TEST_CASE("at most dropped entries are freed, and fewer the more heads differ") 
         const ServeResult r = service.run();
         REQUIRE(r.completed == kRequests);
         CHECK(r.kv_dropped > Bytes{});
-        // Prompts and outputs are whole blocks: only dropped entries are in the freed bytes.
+        // Prompts and outputs are whole blocks: the freed bytes include only dropped entries.
         CHECK(r.kv_reclaimed <= r.kv_dropped);
         if (!per_head && !lazy) CHECK(r.kv_reclaimed <= before);
         before = r.kv_reclaimed;
-        // Separate blocks per head need as many blocks as their entries, and at most one more.
+        // Separate blocks per head require the blocks of their entries, and at most one more.
         if (per_head && !lazy) {
           CHECK(r.kv_dropped - r.kv_reclaimed <=
                 Bytes{std::int64_t{kRequests} * 2 * 15 * 512} + counters(kRequests));
@@ -155,7 +155,7 @@ TEST_CASE("attention reads every head as far as the longest unless lengths are p
     const ServeResult r = service.run();
     return r.tpot.mean;
   };
-  // 320, or 64 of them, or 192 on the mean, and at token k of the 39 decoded k more. The last token
+  // 320, or 64 of them, or 192 on average, plus k at token k of the 39 decoded ones. The last token
   // of a request is never read.
   CHECK(seconds({1.0, 0.2}, false) == test::rel(1e-6 + 1e-6 * (320 + 20)));
   CHECK(seconds({1.0, 0.2}, false) == test::rel(seconds({1.0, 1.0}, true)));
@@ -189,8 +189,8 @@ TEST_CASE("a kernel waits for the longest head and not longer") {
 }
 
 TEST_CASE("holes are closed if they are a quarter of the blocks and closing them frees one") {
-  // 64 entries stay; one is added and one removed per step. Blocks of 16: at 81 rows six blocks
-  // hold 96, 32 of them holes, and four would be enough.
+  // 64 entries stay; one is added and one removed per step. Blocks of 16: at 81 rows, six blocks
+  // have 96 slots, 32 of them holes, and four would be sufficient.
   FragmentedBlocks layout{1};
   layout.start(0, {64, 64});
   const std::vector<std::int64_t> held{64, 64};
@@ -202,7 +202,8 @@ TEST_CASE("holes are closed if they are a quarter of the blocks and closing them
     CHECK(rows == std::vector<std::int64_t>{64 + since, 64 + since});
     CHECK(layout.after(0, step).from == (step < 17 ? 0 : step < 34 ? 17 : 34));
   }
-  // A long head keeps its blocks, whatever the other drops; with separate blocks the other closes.
+  // A long head keeps its blocks, regardless of the other head; with separate blocks, the other
+  // closes its holes.
   const std::vector<std::int64_t> written{160, 160}, ragged{160, 16};
   CHECK_FALSE(closes_holes(written, ragged, 16, false));
   CHECK(closes_holes(written, ragged, 16, true));
@@ -232,7 +233,7 @@ TEST_CASE("lazy compaction takes more blocks and moves entries more rarely") {
     return max.count() / (16 * 1024);
   };
   CHECK(decoding(at_once) == 8 * 4);
-  CHECK(decoding(lazy) == 8 * 5);  // after a step; within it six
+  CHECK(decoding(lazy) == 8 * 5);  // after a step; six during it
 }
 
 TEST_CASE("streaming heads are distributed over the layers, as many as the share says") {
@@ -279,8 +280,8 @@ TEST_CASE("a GPU with fewer heads than the law takes the longest of each run") {
   CHECK(held(8) == std::vector<std::int64_t>{100, 100, 60, 60, 50, 50, 30, 30});
 }
 
-/// Each running sequence in decode holds the kept part of the tokens that it was admitted with, and
-/// all later tokens.
+/// Checks that each running sequence in decode holds the kept part of the tokens with which it was
+/// admitted, and all later tokens.
 class Compressed : public CheckingObserver {
  public:
   explicit Compressed(std::int64_t kept) : CheckingObserver{16, false}, kept_{kept} {}
@@ -346,11 +347,12 @@ TEST_CASE("a real engine frees nothing under retrieval heads that share its bloc
     const ServeResult own = serve_real(duo, true, gpus, {});
     CHECK((shared.kv_dropped > Bytes{}) == (gpus < 8));
     CHECK(shared.kv_reclaimed == Bytes{});
-    // With one head per GPU the longest one counts: nothing streams on the slowest GPU.
+    // With one head per GPU, the longest head counts: no head streams on the slowest GPU.
     CHECK((own.kv_reclaimed > Bytes{}) == (gpus < 8));
-    // Gaps, and not the mean of requests' TPOT: a request of two tokens may change that by a tenth.
+    // Gaps, not the mean TPOT of requests: a request of two tokens may change the latter by a
+    // tenth.
     CHECK(own.itl.mean <= shared.itl.mean);
-    // Nor are fewer bytes read.
+    // The number of bytes read is also not smaller.
     CHECK(shared.itl.mean >= 0.99 * full.itl.mean);
   }
 }

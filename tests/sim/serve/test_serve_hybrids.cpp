@@ -1,5 +1,5 @@
-// Services of models whose layers hold more than rows: states, indexes, windows, compressed
-// entries.
+// Services of models whose layers hold states, indexes, windows or compressed entries in addition
+// to rows.
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +37,7 @@ ServeResult serve(const Llm& llm, const RequestTrace& trace, std::optional<Bytes
   return run_serve(spec, {});
 }
 
-/// Most bytes of entries that its sequences held together.
+/// Maximum bytes of entries that the sequences held together.
 double max_held(const ServeResult& r) {
   Bytes max;
   for (const ServeSample& sample : r.timeline.front()) max = std::max(max, sample.kv_logical);
@@ -54,7 +54,7 @@ TEST_CASE("hybrid models are served, and one sequence holds what its summary say
     trace.requests = {test::request(0, 3000, 40)};
     const ServeResult alone = serve(llm, trace, std::nullopt);
     CHECK(alone.completed == 1);
-    // After each iteration; the last of these is before its last token is cached, or after.
+    // After each iteration; the last sample is taken before or after its last token is cached.
     CHECK(max_held(alone) >= held_bytes(llm, 3038, Dtype::kBf16));
     CHECK(max_held(alone) <= held_bytes(llm, 3040, Dtype::kBf16) + llm.n_layers());
 
@@ -96,7 +96,8 @@ TEST_CASE("a method frees memory of a hybrid model's full layers") {
   CHECK(noted("36 gated-delta layers stay full"));
 }
 
-/// 3 layers that see 64 tokens and one that sees all, each of one KV head of 64: 256 B a token.
+/// 3 layers with a window of 64 tokens and one full layer, each with one KV head of 64: 256 B per
+/// token.
 Llm windowed(const char* type) {
   Llm llm = test::small_llm();
   llm.model_type = type;
@@ -129,17 +130,18 @@ TEST_CASE("SGLang without a pool for windows holds every token in all layers and
   const ServeResult uniform = on_sglang("0.5.7", llm, trace);
   const ServeResult windows = on_sglang("0.5.8", llm, trace);
   REQUIRE(uniform.completed == 1);
-  // Before the last step 318 tokens: 4 layers of 256 B, or one and 3 of 64 tokens.
+  // 318 tokens before the last step: 4 layers of 256 B, or one layer and 3 of 64 tokens.
   CHECK(max_held(uniform) == 318 * 4 * 256);
   CHECK(max_held(windows) == (318 + 3 * 64) * 256);
-  // Attention reads the window in both: 1 ms, 1 us a token and 1 us an entry of the layers' mean.
+  // Attention reads the window in both: 1 ms, 1 us per token and 1 us per entry of the layers'
+  // mean.
   CHECK(uniform.makespan == windows.makespan);
-  // The second request finds the first one's prompt, which windows that were freed do not have.
+  // The second request finds the first one's prompt, which freed windows no longer hold.
   trace.prefix_block = 16;
   for (std::uint64_t b = 0; b < 19; ++b) trace.prefix_ids.push_back(b);
   trace.requests.push_back(test::request(10, 300, 20));
   for (Request& r : trace.requests) r.prefix_count = 19;
-  // All but the last token.
+  // All except the last token.
   CHECK(on_sglang("0.5.7", llm, trace).prefix_hit_tokens == 299);
   CHECK(on_sglang("0.5.8", llm, trace).prefix_hit_tokens == 0);
 }

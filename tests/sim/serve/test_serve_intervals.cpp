@@ -1,4 +1,4 @@
-// Intervals of a service: it is served again, faster and slower.
+// Intervals of a service: the service is repeated with faster and slower times.
 
 #include <array>
 #include <cmath>
@@ -91,7 +91,8 @@ TEST_CASE("every metric of a service is between its ends and slower is never bet
   REQUIRE(s.intervals);
   CHECK(s.intervals->faster.run.decode < 1);
   CHECK(s.intervals->slower.run.decode > 1);
-  // It names the classes of TTFT, TPOT and throughput, and how many documents each has.
+  // The basis contains the classes of TTFT, TPOT and throughput, and the number of documents of
+  // each.
   for (const char* part : {"TTFT", "TPOT", "throughput", "document"}) {
     CHECK(s.intervals->basis.find(part) != std::string::npos);
   }
@@ -109,7 +110,7 @@ TEST_CASE("every metric of a service is between its ends and slower is never bet
         CHECK(of.low.distribution()->*x <= here.distribution()->*x);
         CHECK(here.distribution()->*x <= of.high.distribution()->*x);
       }
-      // Each end is in the order of the percentiles, although tails have classes that differ.
+      // At each end, percentiles are in increasing order, although tails have different classes.
       for (const MetricValue* end : {&of.low, &of.high}) {
         const Distribution& d = *end->distribution();
         CHECK(d.p50 <= d.p90);
@@ -152,7 +153,7 @@ TEST_CASE("draws of the factors show the slope of a power, of times and of rates
 }
 
 TEST_CASE("a value near saturation moves no farther than its run is long") {
-  // Ten times as long where all times are 16 % longer, 20 times where they are 57 % longer.
+  // Ten times as long if all times are 16 % longer, 20 times if they are 57 % longer.
   const std::array<double, kServeDraws> drawn{0.9, 10, 20};
   const std::optional<Response> moves = response(1, drawn);
   REQUIRE(moves);
@@ -180,7 +181,7 @@ TEST_CASE("the bounds are as likely to hold as they are far") {
     last = now;
   }
   CHECK(last < 0.05);
-  // Bounds that are far off are met, and those that no request meets are not.
+  // Very loose bounds are met, and bounds that no request meets are not.
   ServeSpec easy = s.spec;
   easy.slo = {.ttft = Seconds{1e4}, .tpot = {}, .e2e = {}};
   CHECK(*serve_intervals(easy, s.result, mean_iteration(easy, s.result))->slo_probability > 0.98);
@@ -261,7 +262,7 @@ TEST_CASE("a model that does not fit reports the shortage and a sufficient numbe
   const ServeResult result = run_serve(spec);
   CHECK(result.rejected == 1);
   REQUIRE(result.ooms.size() == 1);
-  // 756 GiB of weights: 8 GPUs hold 71.3 GiB each of 94.5; the next divisor of its 128 heads is 16.
+  // 756 GiB of weights: 8 GPUs hold 71.3 of 94.5 GiB each; the next divisor of its 128 heads is 16.
   CHECK(result.ooms[0].what.find("are missing") != std::string::npos);
   CHECK(result.ooms[0].what.find("it starts on 16 GPUs") != std::string::npos);
   ServeSpec wide = spec;

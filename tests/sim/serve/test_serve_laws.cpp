@@ -1,5 +1,5 @@
-// Laws of every service for any workload: conservation at every step, causality, determinism, no
-// knowledge of the future, no collapse under thrashing.
+// Laws of every service for any workload: conservation at every step, causality, determinism,
+// independence of the future, and no collapse under thrashing.
 
 #include <algorithm>
 #include <string>
@@ -81,7 +81,7 @@ void conserve(QueueOrder order, bool caching, std::int64_t blocks, std::int64_t 
                              .observer = &observer};
   const ServeResult r = service.run();
   check_outcomes(service, r);
-  // Computed tokens: each once, plus recomputed ones, minus those found in the prefix cache.
+  // Computed tokens: each once, plus recomputed tokens, minus tokens found in the prefix cache.
   std::int64_t once = 0;
   for (const RequestOutcome& o : r.outcomes) {
     if (o.status == RequestStatus::kCompleted) {
@@ -135,12 +135,12 @@ TEST_CASE("the scheduler never decides by the future length of an output") {
     CheckingObserver first, second;
     SmallService service{
         .blocks = 40,
-        .max_model_len = 640,  // otherwise later information would be in it
+        .max_model_len = 640,  // otherwise the limit would depend on later requests
         .scheduler = {.name = "vllm-v1", .order = order, .max_num_batched_tokens = 128},
         .trace = test::random_trace(11, 80, 60, 80, 40),
         .observer = &first};
     const ServeResult a = service.run();
-    // Half way: each unfinished request continues for longer, or ends sooner than originally.
+    // Halfway, each unfinished request is changed to continue for longer or to end sooner.
     std::vector<SimTime> finishes;
     for (const RequestOutcome& o : a.outcomes) finishes.push_back(o.finish);
     std::sort(finishes.begin(), finishes.end());
@@ -149,7 +149,7 @@ TEST_CASE("the scheduler never decides by the future length of an output") {
     for (std::size_t i = 0; i < a.outcomes.size(); ++i) {
       if (a.outcomes[i].finish <= cut) continue;
       ++changed;
-      // Some exceed what the engine could ever hold.
+      // Some exceed the capacity of the engine.
       service.trace.requests[i].output_tokens += changed % 2 == 0 ? 50 : 5000;
     }
     REQUIRE(changed > 10);
@@ -168,7 +168,7 @@ TEST_CASE("the scheduler never decides by the future length of an output") {
   }
 }
 
-/// The list of running sequences shrinks during the iteration over it: none is skipped.
+/// The list of running sequences shrinks while it is iterated over: no sequence is skipped.
 class NobodySkipped : public CheckingObserver {
  public:
   void planned(const IterationView& v) override {
@@ -258,7 +258,7 @@ TEST_CASE("a released group of requests is zero again, the others keep what they
     array[i] = static_cast<std::int32_t>(i) + 1;
   }
   array.release_group(1);
-  array.release_group(kMany / kGroup);  // less than a page: it may stay
+  array.release_group(kMany / kGroup);  // less than a page may be kept
   for (std::size_t i = 0; i < kGroup; ++i) {
     REQUIRE(array[i] == static_cast<std::int32_t>(i) + 1);
 #ifdef __linux__
@@ -268,7 +268,7 @@ TEST_CASE("a released group of requests is zero again, the others keep what they
   for (std::size_t i = 2 * kGroup; i < kMany; ++i) {
     REQUIRE(array[i] == static_cast<std::int32_t>(i) + 1);
   }
-  // Of few bytes a released group may stay.
+  // A released group of few bytes may be kept.
   ActiveArray<std::int32_t> few(2 * kGroup);
   for (std::size_t i = 0; i < few.size(); ++i) {
     REQUIRE(few[i] == 0);
@@ -280,8 +280,8 @@ TEST_CASE("a released group of requests is zero again, the others keep what they
 }
 
 TEST_CASE("requests go the same way however many ended before them") {
-  // The same burst again and again, each after the end of the one before. (Static batches wait for
-  // the next burst; sglang's ratio of new tokens remembers.)
+  // The same burst is repeated, each after the end of the previous one. (Static batches wait for
+  // the next burst, and sglang's ratio of new tokens depends on the past.)
   constexpr std::int32_t kBurst = 40, kBursts = 700;
   static_assert(sizeof(Sequence) * kBurst * kBursts > ZeroPages::kMinBytes);
   constexpr double kApart = 1000;
@@ -336,7 +336,7 @@ TEST_CASE("users of a shared list take its next request when any of theirs has e
   for (std::size_t i = kUsers; i < r.outcomes.size(); ++i) {
     CHECK(r.outcomes[i].arrival == ends[i - kUsers]);
   }
-  // With a list for each, a user with long answers ends after the others.
+  // With a list per user, a user with long answers ends after the others.
   trace.shared_list = false;
   const ServeResult own = SmallService{.blocks = 64, .trace = trace}.run();
   CHECK(own.makespan > r.makespan);

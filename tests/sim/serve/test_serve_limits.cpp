@@ -1,5 +1,5 @@
-// Information of an engine when it accepts a request, limits of sequence lengths, and the cached
-// tokens that the next turn of a conversation finds.
+// Information available to an engine when it accepts a request, limits of sequence lengths, and the
+// cached tokens that the next turn of a conversation finds.
 
 #include <algorithm>
 #include <limits>
@@ -41,7 +41,7 @@ TEST_CASE("limits: the scheduler's setting, else the stack's, else the scheduler
   CHECK(of_stack.seqs == 8);
   CHECK(of_stack.tokens == 100);
   CHECK(of_stack.iteration_tokens(true, 500, 7) == 100);
-  // Without chunks, a default covers the longest sequence; a value set by the run stays.
+  // Without chunks, a default is increased to the longest sequence; a value set by the run is not.
   CHECK(of_stack.iteration_tokens(false, 500, 7) == 500);
   const ConfiguredLimits set =
       resolve_limits(engine, {.name = {}, .max_num_batched_tokens = 60, .max_num_seqs = 3});
@@ -68,7 +68,7 @@ TEST_CASE("an engine is set up for the model's context unless configured otherwi
 }
 
 TEST_CASE("if the cache does not hold one sequence vLLM does not start and others shorten it") {
-  // 24 GB: weights of 15 GiB leave less than the 16 GiB that 131072 tokens of 128 KiB take.
+  // 24 GB: weights of 15 GiB leave less than the 16 GiB required for 131072 tokens of 128 KiB.
   const Gpu& small = find_gpu("RTX-4090");
   ServeSpec spec = llama_on(small, "vllm");
   const ServeResult refused = run_serve(spec);
@@ -77,7 +77,7 @@ TEST_CASE("if the cache does not hold one sequence vLLM does not start and other
   CHECK(refused.ooms[0].what.find("max_model_len 131072") != std::string::npos);
   CHECK(refused.startup->sequence == Bytes{std::int64_t{131072} * 131072});
   CHECK_FALSE(refused.startup->serves());
-  // It starts with the length that the message suggests.
+  // It starts with the length suggested in the message.
   spec.options.max_model_len = refused.startup->tokens;
   CHECK(run_serve(spec).completed == 2);
   spec.options.max_model_len = refused.startup->tokens + refused.block_tokens + 1;
@@ -103,7 +103,7 @@ TEST_CASE("a request is refused by its declared length and never by its generate
   CHECK(r.outcomes[0].output_tokens == 156);
   CHECK(r.truncated_requests == 1);
   CHECK(r.outcomes[1].status == RequestStatus::kRejected);  // 100 + 157 tokens
-  CHECK(r.outcomes[2].status == RequestStatus::kRejected);  // no room for a token
+  CHECK(r.outcomes[2].status == RequestStatus::kRejected);  // no memory for a token
   CHECK(r.outcomes[3].status == RequestStatus::kRejected);
   CHECK(r.outcomes[4].status == RequestStatus::kCompleted);
   CHECK(r.oom_events == 0);
@@ -119,8 +119,7 @@ TEST_CASE("a request is refused by its declared length and never by its generate
 }
 
 TEST_CASE("only prompts whose score matrices do not fit are refused") {
-  // Every pass of 8192 queries over 100,000 keys: 32 heads of 16 bit are 52 GB, and fp32 in
-  // addition.
+  // Every pass of 8192 queries over 100,000 keys: 32 heads in 16 bit are 52 GB, plus fp32.
   ServeSpec spec = llama_on(find_gpu("A100-80GB-SXM"), "vllm");
   auto trace = std::make_shared<RequestTrace>();
   trace->requests = {request(0, 100'000, 10), request(1, 4000, 10)};
@@ -133,7 +132,7 @@ TEST_CASE("only prompts whose score matrices do not fit are refused") {
   REQUIRE(eager.ooms.size() == 1);
   CHECK(eager.ooms[0].what.find("attention scores") != std::string::npos);
   CHECK(eager.ooms[0].requested > eager.ooms[0].free);
-  // Smaller passes need less; a window's scores, or none, need almost nothing.
+  // Smaller passes need less memory; scores of a window, or no scores, need almost none.
   spec.scheduler.max_num_batched_tokens = 256;
   CHECK(run_serve(spec).oom_events == 0);
   spec.scheduler.max_num_batched_tokens = 8192;
@@ -147,7 +146,7 @@ TEST_CASE("only prompts whose score matrices do not fit are refused") {
   }
 }
 
-/// vLLM V1, except that one sequence is preempted once after a number of generated tokens.
+/// vLLM V1, except that one sequence is preempted once after a certain number of generated tokens.
 class PreemptsOnce : public Scheduler {
  public:
   PreemptsOnce(std::unique_ptr<Scheduler> inner, std::int32_t after)
@@ -215,7 +214,7 @@ TEST_CASE("a sequence longer than the longest scored prompt is scored again a fe
     CHECK(r.completed == 1);
     CHECK(r.preemptions == 1);
     CHECK(r.oom_events == 0);
-    // The prompt in whole passes, then everything again with the generated tokens.
+    // The prompt in whole passes, then everything again including the generated tokens.
     std::int64_t tokens = 0, max_pairs = 0;
     for (const PrefillChunk& c : chunks) {
       CHECK(c.before == (tokens < prompt ? tokens : tokens - prompt));
@@ -262,7 +261,7 @@ TEST_CASE("a batch that allocates its caches beforehand does so for the declared
   CHECK(peak(50, 4000) == Bytes{131072LL * 5000});
   CHECK(peak(50, 4000) == peak(2000, 4000));
   CHECK(peak(50, 6000, 50) == Bytes{131072LL * 7000});
-  // A request without a declaration gets the longest length of the workload.
+  // A request without a declaration is assigned the longest length of the workload.
   CHECK(peak(50, 0) == peak(2000, 0));
 }
 
@@ -284,8 +283,8 @@ RequestTrace two_turns(std::int32_t ids) {
 }
 
 TEST_CASE("the next turn of a conversation finds the answer before it") {
-  // 40 + 25 tokens, of which the last was never computed: 64 are in blocks, all of them full for
-  // blocks of 1 to 16.
+  // 40 + 25 tokens, the last of which was never computed: 64 are in blocks, all of which are full
+  // for blocks of 1 to 16.
   for (const std::int32_t ids : {1, 7, 16, 48, 512}) {
     for (const std::int64_t block : {1, 16, 32}) {
       INFO(ids, " tokens an id, blocks of ", block);
@@ -295,7 +294,7 @@ TEST_CASE("the next turn of a conversation finds the answer before it") {
       const ServeResult r = service.run();
       CHECK(r.completed == 2);
       CHECK(r.outcomes[1].cached_tokens == 64 / block * block);
-      // A separate request does not find it: its answer has no prefix id.
+      // An unrelated request does not find it: the answer has no prefix id.
       service.trace.requests[1].after = -1;
       service.trace.requests[1].arrival = to_sim_time(Seconds{100.0});
       service.observer = nullptr;
@@ -306,7 +305,7 @@ TEST_CASE("the next turn of a conversation finds the answer before it") {
 }
 
 TEST_CASE("in a closed loop a request finds the shared prompt but not its user's answers") {
-  // 512 of 513 to 712 tokens are shared; the later ones, and the answer, are private.
+  // 512 of 513 to 712 tokens are shared; the later tokens and the answer are private.
   const GeneratorSpec spec{.arrivals = {.kind = ArrivalKind::kClosed, .users = 4},
                            .count = 200,
                            .prompt_tokens = {.kind = LengthKind::kUniform, .low = 1, .high = 200},
@@ -318,7 +317,7 @@ TEST_CASE("in a closed loop a request finds the shared prompt but not its user's
   CHECK(alone.completed == 200);
   CHECK(alone.prefix_hit_tokens > 190 * 512);
   for (const RequestOutcome& o : alone.outcomes) CHECK(o.cached_tokens <= 512);
-  // Requests that continue each other find the earlier turns. Every turn starts a new id, as a
+  // Requests that continue each other find the earlier turns. Every turn starts a new id, since a
   // block has at most two ids.
   GeneratorSpec talks = spec;
   talks.prompt_tokens.low = 64;
@@ -344,7 +343,8 @@ TEST_CASE("in a closed loop a request finds the shared prompt but not its user's
 }
 
 TEST_CASE("turns of a recorded conversation find answers in a closed loop, other requests do not") {
-  // A conversation of two turns and, by the same user, one that starts with the same 80 tokens.
+  // A conversation of two turns and, by the same user, a request that starts with the same 80
+  // tokens.
   RequestTrace trace = two_turns(16);
   trace.requests[1].output_tokens = 25;
   ContextIds context{trace, 16};
@@ -417,14 +417,14 @@ TEST_CASE("entries read by several requests count once") {
     CHECK(s.kv_logical <= s.kv_blocks);
     max = std::max(max, s.kv_logical);
   }
-  // 5 blocks shared by four, and of each the last block of its prompt and 38 tokens of its answer:
-  // at least 80 + 4 x (16 + 38) tokens of 1 KiB, and not 4 x (96 + 38).
+  // 5 blocks shared by four sequences, and for each the last block of its prompt and 38 tokens of
+  // its answer: at least 80 + 4 x (16 + 38) tokens of 1 KiB, and not 4 x (96 + 38).
   CHECK(max >= Bytes{1024 * (80 + 4 * (16 + 38))});
   CHECK(max < Bytes{1024 * 4 * (96 + 38)});
 }
 
 TEST_CASE("a timeline ends where its engine does even if its last request was refused") {
-  // It outgrows the pool of 128 tokens while running without others.
+  // It exceeds the pool of 128 tokens while it runs alone.
   SmallService service{.blocks = 8, .scheduler = {.name = "vllm-v1", .prefix_caching = false}};
   service.trace.requests = {request(0, 100, 80)};
   const ServeResult r = service.run();
@@ -437,7 +437,7 @@ TEST_CASE("a timeline ends where its engine does even if its last request was re
 }
 
 TEST_CASE("waiting for memory reserved for future outputs is reported") {
-  // 64 blocks; each prompt takes 4, and each may grow to 1024 tokens as none declares a length.
+  // 64 blocks; each prompt uses 4, and each may grow to 1024 tokens because none declares a length.
   for (const std::string name : {"trtllm", "sglang"}) {
     INFO(name);
     SmallService service{.blocks = 64, .max_model_len = 1024, .scheduler = {.name = name}};
@@ -447,14 +447,14 @@ TEST_CASE("waiting for memory reserved for future outputs is reported") {
     CHECK(r.completed == 40);
     CHECK(r.reservation_wait_share > 0.5);
     CHECK(r.reservation_wait_share <= 1.0);
-    // vLLM reserves nothing.
+    // vLLM does not reserve memory.
     service.scheduler = {.name = "vllm-v1"};
     CHECK(service.run().reservation_wait_share == 0);
   }
 }
 
 TEST_CASE("a pool of bytes keeps whole blocks free like a pool of blocks") {
-  // Layers that are equal except for the entries kept by the method: a byte is the unit.
+  // Layers that are equal except for the number of kept entries: the unit is a byte.
   for (const double watermark : {0.0, 0.25}) {
     INFO(watermark);
     std::vector<std::int64_t> preemptions;
@@ -515,7 +515,7 @@ TEST_CASE("a pool that leaves no room for activations is refused with the remain
   CHECK(r.ooms.front().what.find("for activations") != std::string::npos);
 }
 
-// Served or refused: memory never exceeds the card, CUDA graphs included.
+// Served or refused: memory never exceeds the card, including CUDA graphs.
 TEST_CASE("the peak of a service is never more than its GPU") {
   for (const char* gpu : {"RTX-4090", "A100-40GB-SXM", "H100-80GB-SXM"}) {
     for (const char* stack : {"vllm", "vllm-v0", "sglang", "trtllm", "lmdeploy"}) {
@@ -537,9 +537,9 @@ TEST_CASE("the peak of a service is never more than its GPU") {
           CHECK(r.peak_interval->low <= r.peak_hbm);
           CHECK(r.peak_hbm <= r.peak_interval->high);
           CHECK(r.peak_interval->high <= r.usable_hbm);
-          // Additional bytes of weights, activations and the rest reduce the pool of vLLM.
+          // Additional bytes of weights, activations and other terms reduce the pool of vLLM.
           if (r.startup->fraction_of == FractionOf::kAll) {
-            // The memory of graphs is added to the fraction if the engine does not count it.
+            // The memory of graphs is in addition to the fraction if the engine does not count it.
             const Bytes graphs = r.startup->counts_graphs ? Bytes{} : r.startup->graphs;
             CHECK(r.peak_interval->high - r.peak_interval->low <= r.startup->block + graphs);
           }

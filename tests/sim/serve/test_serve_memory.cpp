@@ -1,4 +1,4 @@
-// Memory in the loop: exact blocks, prefixes, methods that keep fewer than all tokens.
+// Memory in the loop: exact blocks, prefixes, methods that keep only part of the tokens.
 
 #include <algorithm>
 #include <cstdint>
@@ -25,7 +25,7 @@ TEST_CASE("a pool that holds its sequences exactly causes no preemption") {
     SmallService service{.blocks = 24,
                          .scheduler = {.name = "vllm-v1", .prefix_caching = caching},
                          .observer = &observer};
-    // 33 + 64 - 1 = 96 tokens: six blocks, exactly.
+    // 33 + 64 - 1 = 96 tokens: exactly six blocks.
     for (int i = 0; i < 4; ++i) service.trace.requests.push_back(request(0, 33, 64));
     const ServeResult exact = service.run();
     CHECK(exact.preemptions == 0);
@@ -58,7 +58,7 @@ TEST_CASE("preempted sequences are recomputed and their own cached blocks are no
     CHECK(r->total_tok_s == test::rel(12 * 112 / to_seconds(r->makespan).count()));
   }
   CHECK(cached.recomputed_tokens <= plain.recomputed_tokens);
-  // All prompts differ: nothing is found at a first admission.
+  // All prompts differ: no prefix is found at a first admission.
   CHECK(cached.prefix_hit_tokens == 0);
   CHECK(observer.planned_tokens == 12 * 111 + cached.recomputed_tokens);
 }
@@ -80,8 +80,7 @@ TEST_CASE("a shared prefix is computed once, held once, and its last token alway
   CHECK(r.prefix_hit_tokens == 144);
   CHECK(r.prefix_query_tokens == 288);
   CHECK(observer.planned_tokens == 96 + (32 + 39) + (16 + 39));
-  // 96 + 39 tokens: 9 blocks each, of which 4 are shared by both; a fifth block of the third was
-  // cached.
+  // 96 + 39 tokens: 9 blocks each, 4 of which both share; a fifth block of the third was cached.
   CHECK(r.peak_blocks == 9 + 9 - 4);
   service.scheduler.prefix_caching = false;
   service.observer = nullptr;
@@ -216,7 +215,7 @@ TEST_CASE("a prompt's peak is that of its method: all layers at once or one afte
     }
     const auto kept = method->entries_held(0, 400, 400);
     if (!method->has_equal_layers() || !method->plain_rows() || !kept || *kept == 400) continue;
-    // Side data that does not depend on entries has no separate blocks.
+    // Side data that is independent of the number of entries has no separate blocks.
     const LayerShape shape{.n_heads = 8, .n_kv_heads = 2, .head_dim = 32};
     const auto side = [&](std::int64_t entries) {
       return method->rows_bytes(0, shape, Dtype::kFp16, entries, entries).side;
@@ -259,7 +258,7 @@ TEST_CASE("shared blocks are copied before a method drops entries of them") {
   service.observer = &observer;
   const ServeResult r = service.run();
   CHECK(r.completed == 3);
-  // The whole prompt stays in the prefix cache, though each reader keeps 32 entries of it.
+  // The whole prompt stays in the prefix cache, although each reader keeps only 32 of its entries.
   CHECK(r.outcomes[1].cached_tokens == 144);
   CHECK(r.outcomes[2].cached_tokens == 144);
   bool is_noted = false;
@@ -269,8 +268,8 @@ TEST_CASE("shared blocks are copied before a method drops entries of them") {
 }
 
 TEST_CASE("a prompt is not refused for lack of room for a shared copy") {
-  // Ten blocks of the prompt for others and two of kept entries exceed the pool: without the former
-  // it runs in two.
+  // Ten shared blocks of the prompt and two of kept entries exceed the pool: without the shared
+  // blocks it runs in two.
   SmallService service{.blocks = 11, .method = {"snapkv", {}, Budget{.entries = 32}}};
   service.trace.prefix_block = 16;
   for (int i = 0; i < 2; ++i) {
@@ -282,7 +281,7 @@ TEST_CASE("a prompt is not refused for lack of room for a shared copy") {
   CheckingObserver observer{16, false};
   service.observer = &observer;
   CHECK(service.run().completed == 2);
-  // Also if part of it is found: six blocks that a shorter prompt has left.
+  // Also if part of it is found: six blocks left by a shorter prompt.
   service.observer = nullptr;
   service.trace.requests[0].prompt_tokens = 96;
   service.trace.requests[0].prefix_count = 6;
@@ -293,7 +292,7 @@ TEST_CASE("a prompt is not refused for lack of room for a shared copy") {
   CHECK(service.run().outcomes[1].cached_tokens == 96);
 }
 
-/// Real models with their own costs, on a GPU that holds few sequences.
+/// Real models with their costs, on a GPU that holds few sequences.
 ServeResult serve_model(const std::string& model, const MethodSpec& method, ServeObserver& observer,
                         std::int32_t gpus = 1, std::int64_t prompt = 1500,
                         std::uint64_t seed = 21) {
@@ -351,8 +350,8 @@ TEST_CASE("no engine has more blocks in use than its pool, whole blocks or not")
       INFO(stack, " ", method);
       MethodSpec method_spec{method, {}, {}};
       if (method == "streaming-llm") method_spec.budget = Budget{.entries = 1000};
-      // With so little memory requests wait for blocks. It is a share of what is free after the
-      // weights are loaded, or of all.
+      // With so little memory, requests wait for blocks. The share refers to free memory after
+      // loading the weights, or to all memory.
       const double memory = stack == "trtllm" || stack == "lmdeploy" ? 0.05 : 0.31;
       const ServeSpec spec{.llm = &find_llm("llama-3.1-8b"),
                            .gpu = &find_gpu("H100-80GB-SXM"),
@@ -391,8 +390,8 @@ TEST_CASE("layers with a window hold no more than the window") {
     for (const ServeSample& s : r.timeline[0]) bytes = std::max(bytes, s.kv_blocks);
     return static_cast<double>(bytes.count());
   };
-  // Half of the layers see 4096 of 12040 tokens; a chunk of 8192 may be held in addition to one
-  // window.
+  // Half of the layers attend to 4096 of 12040 tokens; a chunk of 8192 may be held in addition to
+  // one window.
   CHECK(max_blocks(few) < 0.75 * max_blocks(all));
   CHECK(max_blocks(few) > 0.6 * max_blocks(all));
   CHECK(few.completed == 8);

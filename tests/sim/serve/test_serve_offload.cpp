@@ -14,8 +14,8 @@ using test::CheckingObserver;
 using test::request;
 using test::SmallService;
 
-/// Quest on four layers, of which the first two read all: the others read 64 entries, pages of 16
-/// chosen by the sum over query heads. An entry of a layer is 256 B.
+/// Quest on four layers, the first two of which read all entries. The others read 64 entries, in
+/// pages of 16 chosen by the sum over query heads. An entry of a layer has 256 B.
 SmallService quest(OffloadSpec offload) {
   SmallService service{
       .blocks = 400,
@@ -47,7 +47,7 @@ TEST_CASE("a tier holds layers that a step reads in part and the link carries th
   CHECK(r.offload_fetched == Bytes{10 * 2 * 64 * kLayerEntry});
   service.offload.reuse = 0.75;
   CHECK(service.run().offload_fetched == Bytes{10 * 2 * 16 * kLayerEntry});
-  // A short prompt is read whole.
+  // All entries of a short prompt are read.
   service.trace.requests = {request(0, 40, 11)};
   const ServeResult whole = service.run();
   CHECK(whole.tiers.empty());
@@ -74,8 +74,8 @@ TEST_CASE("HBM holds only what a step reads so that more sequences run at once")
 }
 
 TEST_CASE("a step waits for the longer of both, or for one after the other") {
-  // 2 x 64 entries from NVMe at 16 MB/s: 2.048 ms; two more are written there at 8 MB/s, 64 us, at
-  // the same time.
+  // 2 x 64 entries from NVMe at 16 MB/s: 2.048 ms; simultaneously, two more are written there at 8
+  // MB/s, 64 us.
   const double fetch = 2 * 64 * kLayerEntry / 16e6;
   const auto tpot = [](OffloadSpec offload, double iteration) {
     SmallService service = quest(offload);
@@ -92,8 +92,8 @@ TEST_CASE("a step waits for the longer of both, or for one after the other") {
   CHECK(tpot(before, 1e-3) == test::rel(1e-3 + fetch));
   CHECK(tpot(prefetching, 5e-3) == test::rel(5e-3));
   CHECK(tpot(before, 5e-3) == test::rel(5e-3 + fetch));
-  // Only over the host's link: 25 GB/s in both directions together, and new entries are written
-  // there too.
+  // Only over the host's link: 25 GB/s for the sum of both directions, including the writes of new
+  // entries.
   const double host = (2 * 64 + 2) * kLayerEntry / 25e9;
   CHECK(tpot({.to = OffloadTier::kHost, .prefetch = false}, 1e-3) ==
         doctest::Approx(1e-3 + host).epsilon(1e-6));
@@ -113,13 +113,13 @@ TEST_CASE("pages of a few KiB are fetched one by one, by hand") {
     return run(reached, page).tpot.mean - 1e-3;
   };
   // 2 layers x 64 entries x 256 B are 32 copies of 1 KiB, keys or values of 16 entries of a head,
-  // of 0.6 us each; new entries are written at the same time.
+  // at 0.6 us each; new entries are written simultaneously.
   CHECK(fetch(0.8, 16) == test::rel(32 * 0.6e-6, 1e-4));
-  // Twice as many of half the size.
+  // Twice the number of copies at half the size.
   CHECK(fetch(0.8, 8) == test::rel(64 * 0.6e-6, 1e-4));
-  // For any share of the link that large copies reach.
+  // Regardless of the share of the link that large copies reach.
   CHECK(fetch(std::nullopt, 16) == test::rel(32 * 0.6e-6, 1e-4));
-  // At the data sheet's rate a page takes its bytes over the link's rate.
+  // At the data sheet's rate, the time of a page is its bytes divided by the link's rate.
   CHECK(fetch(1, 8) == test::rel((2 * 64 + 2) * kLayerEntry / 25e9, 1e-4));
   CHECK(fetch(1, 16) < fetch(0.8, 16));
   const auto says = [](const ServeResult& r, const char* words) {
@@ -136,7 +136,7 @@ TEST_CASE("pages of a few KiB are fetched one by one, by hand") {
 TEST_CASE("a full tier is reported and no request waits behind it for ever") {
   SmallService service = quest({.to = OffloadTier::kHost});
   service.trace.requests = {request(0, 1000, 11), request(0, 1000, 11)};
-  // Room for one sequence, with all its generated tokens.
+  // Memory for one sequence with all its generated tokens.
   service.host_memory = Bytes{2 * 1010 * kLayerEntry};
   CheckingObserver observer{16, false};
   service.observer = &observer;
@@ -146,7 +146,7 @@ TEST_CASE("a full tier is reported and no request waits behind it for ever") {
   CHECK(one.oom_events == 0);
   CHECK(one.tiers[0].peak <= service.host_memory);
   service.observer = nullptr;
-  // For its prompt and half of its generated tokens.
+  // Memory for its prompt and half of its generated tokens.
   service.host_memory = Bytes{2 * 1005 * kLayerEntry};
   const ServeResult grown = service.run();
   CHECK(grown.completed == 0);
@@ -161,7 +161,7 @@ TEST_CASE("a full tier is reported and no request waits behind it for ever") {
   CHECK(none.rejected == 2);
   CHECK(none.ooms[0].requested == Bytes{2 * 1000 * kLayerEntry});
   CHECK(none.ooms[0].free == service.host_memory);
-  // NVMe likewise.
+  // The same for NVMe.
   service.offload.to = OffloadTier::kNvme;
   service.nvme.capacity = Bytes{100 * kLayerEntry};
   CHECK(service.run().ooms[0].what.find("NVMe") != std::string::npos);
@@ -244,11 +244,11 @@ TEST_CASE("coded pages take their bytes in the tier and on the link, by hand") {
     return note.find("tier_codec nvfp4: a page has 0.2812 of its bytes on the link") !=
            std::string::npos;
   }));
-  // The codec of the method itself is the same.
+  // The same codec as part of the method has the same result.
   service.tier_codec.clear();
   service.method.name = "quest+tier=nvfp4";
   CHECK(service.run().offload_fetched == r.offload_fetched);
-  // ANS reserves whole pages.
+  // ANS reserves memory for whole pages.
   service.method.name = "quest";
   service.tier_codec = "ans";
   const ServeResult ans = service.run();
@@ -259,7 +259,7 @@ TEST_CASE("coded pages take their bytes in the tier and on the link, by hand") {
 TEST_CASE("a smaller page never costs more time of the link, and swaps shrink with it") {
   for (const bool prefetch : {false, true}) {
     double last = 0;
-    for (const char* codec : {"nvfp4", "ans", ""}) {  // by rising bytes on the link
+    for (const char* codec : {"nvfp4", "ans", ""}) {  // in order of increasing bytes on the link
       SmallService service = quest({.to = OffloadTier::kNvme, .prefetch = prefetch});
       service.trace.requests = {request(0, 1000, 21)};
       service.tier_codec = codec;
@@ -286,7 +286,7 @@ TEST_CASE("a smaller page never costs more time of the link, and swaps shrink wi
   CHECK(raw.preemptions > 0);
   CHECK(coded.tiers[0].peak == Bytes{raw.tiers[0].peak.count() / 256 * 72});
   CHECK(coded.makespan <= raw.makespan);
-  // Host memory of a third of that holds the coded caches only.
+  // A third of that host memory is sufficient only for coded caches.
   const Bytes third{raw.tiers[0].peak.count() / 3};
   CHECK(swaps("", third).recomputed_tokens > 0);
   CHECK(swaps("nvfp4", third).recomputed_tokens == 0);
@@ -303,7 +303,7 @@ TEST_CASE("a codec where no page leaves the GPU, or with two names, is refused")
   CHECK_THROWS_AS((void)service.run(), InputError);
   service.method = {"full", {}, {}};
   CHECK_THROWS_AS((void)service.run(), InputError);
-  // A method's codec where nothing leaves: a note.
+  // A method's codec without offloaded pages: a note.
   service.tier_codec.clear();
   service.method = {"nvfp4-cold-pages", {}, {}};
   const ServeResult r = service.run();

@@ -1,5 +1,5 @@
-// The service compared with a reference of vLLM's V1 scheduler: every sequence is visited in every
-// iteration, no event queue, no state carried from one iteration to the next.
+// The service compared with a reference of vLLM's V1 scheduler: it visits every sequence in every
+// iteration, without an event queue and without state between iterations.
 
 #include <deque>
 #include <vector>
@@ -50,7 +50,7 @@ ReferenceResult reference_v1(const SmallService& s) {
   };
   for (;;) {
     while (next < requested.size() && requested[next].arrival <= now) {
-      // The output length is unknown.
+      // The output length is unknown at this point.
       if (blocks_of(requested[next].prompt_tokens) <= s.blocks) waiting.push_back(next);
       ++next;
     }
@@ -76,7 +76,7 @@ ReferenceResult reference_v1(const SmallService& s) {
         ReferenceRequest& v = out.requests[victim];
         v.computed = v.blocks = v.planned = 0;
         preempted = true;
-        // A sequence that exceeds the pool while running alone ends. Otherwise it is recomputed.
+        // A sequence that exceeds the pool while it runs alone ends. Otherwise it is recomputed.
         if (running.empty()) break;
         waiting.push_front(victim);
         ++v.preemptions;
@@ -103,7 +103,7 @@ ReferenceResult reference_v1(const SmallService& s) {
     }
     std::int64_t tokens = 0;
     for (const std::size_t id : running) tokens += out.requests[id].planned;
-    if (tokens == 0) continue;  // the price of preemptions: the next try finds their memory
+    if (tokens == 0) continue;  // the next iteration has the memory of preempted sequences
     now +=
         to_sim_time(Seconds{s.times.iteration + s.times.per_token * static_cast<double>(tokens)});
     out.ends.push_back(now);

@@ -1,5 +1,5 @@
-// Interfaces that schedulers are written against: order of the queue, swapping, watermarks, odd
-// schedulers; every method of the catalogue through the pool; no allocation in the loop.
+// Interfaces used by schedulers: queue order, swapping, watermarks, unusual schedulers; every
+// method of the catalogue through the pool; no allocation in the loop.
 
 #include <algorithm>
 #include <string>
@@ -36,7 +36,7 @@ TEST_CASE("waiting requests are served by arrival, by priority or by the shortes
   };
   CHECK(order(QueueOrder::kFcfs) == std::vector{0, 1, 2, 3});
   CHECK(order(QueueOrder::kPriority) == std::vector{3, 1, 2, 0});
-  // A request without a declaration may be the longest.
+  // A request without a declaration may have the longest output.
   CHECK(order(QueueOrder::kShortestDeclared) == std::vector{2, 1, 3, 0});
 }
 
@@ -51,8 +51,8 @@ TEST_CASE("the last running sequence in order is preempted first") {
     const bool first = order == QueueOrder::kPriority;
     CHECK((r.outcomes[0].preemptions > 0) == first);
     CHECK((r.outcomes[1].preemptions > 0) != first);
-    // Both hold 64 tokens in four blocks each; the ninth goes to one, the other's 64 are
-    // recomputed.
+    // Both hold 64 tokens in four blocks each; one of them uses the ninth block, and the other's 64
+    // tokens are recomputed.
     CHECK(r.preemptions == 1);
     CHECK(r.recomputed_tokens == 64);
   }
@@ -64,7 +64,7 @@ TEST_CASE("a watermark keeps blocks free when requests are admitted, except for 
   CheckingObserver half;
   service.observer = &half;
   CHECK(service.run().completed == 6);
-  // 20 blocks, 10 stay free: two prompts of 4, and no third.
+  // 20 blocks, 10 of which stay free: two prompts of 4, but not a third.
   CHECK(half.max_running == 2);
   service.scheduler.watermark = 0.95;
   CheckingObserver one;
@@ -74,8 +74,8 @@ TEST_CASE("a watermark keeps blocks free when requests are admitted, except for 
 }
 
 TEST_CASE("sequences preempted in turn for one chunk are not refused") {
-  // Chunks of 512 tokens need many blocks at once: the two that are served last are preempted one
-  // after another, and return.
+  // Chunks of 512 tokens require many blocks at once: the two sequences that are served last are
+  // preempted one after another, and return.
   SmallService service{.blocks = 70,
                        .scheduler = {.name = "vllm-v1",
                                      .order = QueueOrder::kPriority,
@@ -94,7 +94,7 @@ TEST_CASE("sequences preempted in turn for one chunk are not refused") {
   CHECK(r.oom_events == 0);
 }
 
-/// Swaps where V1 would recompute; new requests wait until the swapped ones are back.
+/// Swaps where V1 would recompute; new requests wait until the swapped ones have returned.
 class Swapping : public Scheduler {
  public:
   void schedule(BatchBuilder& batch) override {
@@ -118,7 +118,7 @@ class Swapping : public Scheduler {
   [[nodiscard]] std::string describe() const override { return "swapping"; }
 };
 
-/// Never plans anything.
+/// Never plans any work.
 class Idle : public Scheduler {
  public:
   void schedule(BatchBuilder& /*batch*/) override {}
@@ -139,7 +139,7 @@ TEST_CASE("swapped caches return unchanged over the link") {
   CHECK(swapped.recomputed_tokens == 0);
   CHECK(observer.planned_tokens == 10 * 103);
   CHECK(swapped.scheduler.starts_with("swapping"));
-  // Without room in host memory they are recomputed.
+  // If host memory is too small, they are recomputed.
   service.host_memory = Bytes{};
   service.observer = nullptr;
   const ServeResult recomputed = service.run();
@@ -158,18 +158,18 @@ TEST_CASE("swapped caches share the link and NVMe takes additional time, by hand
   CHECK(time(100, 0, 0) == test::rel(10));
   CHECK(time(0, 100, 0) == test::rel(25));
   CHECK(time(0, 0, 100) == test::rel(12.5));
-  // Both at 5 until the host has its 10; then NVMe reads its other 70 at 8.
+  // Both at 5 until the host has its 10; then NVMe reads the remaining 70 at 8.
   CHECK(time(10, 0, 80) == test::rel(2 + 70.0 / 8));
-  // Writing leaves 6 to the host, and then the link 10.
+  // Writing leaves 6 to the host, and afterwards the full 10 of the link.
   CHECK(time(100, 4, 0) == test::rel(1 + 94.0 / 10));
-  // A third each until all was read, after 3 s; then 4 and 6 until all was written, 4.5 s more.
+  // A third each until the reads end after 3 s; then 4 and 6 until the writes end, 4.5 s more.
   CHECK(time(100, 28, 10) == test::rel(3 + 4.5 + 63.0 / 10));
   for (const std::int64_t more : {1, 10, 1000}) {
     CHECK(time(100 + more, 50, 50) >= time(100, 50, 50));
     CHECK(time(100, 50 + more, 50) >= time(100, 50, 50));
     CHECK(time(100, 50, 50 + more) >= time(100, 50, 50));
   }
-  // Never faster than the link or the device allows, never slower than one after another.
+  // Never faster than the link or the device permits, never slower than in sequence.
   CHECK(time(100, 50, 50) >= 200.0 / 10);
   CHECK(time(100, 50, 50) <= 100.0 / 10 + 50.0 / 4 + 50.0 / 8);
 }
@@ -181,10 +181,10 @@ TEST_CASE("transfers in pieces take their own rate and leave the rest of the lin
         .count();
   };
   CHECK(time(0, 100, 2) == test::rel(50));
-  // The host gets 8 B/s until its 80 B are transferred; the pieces continue at 2 B/s.
+  // The host has 8 B/s until its 80 B are transferred; the pieces continue at 2 B/s.
   CHECK(time(80, 100, 2) == test::rel(50));
   CHECK(time(80, 10, 2) == test::rel(5 + (80 - 5 * 8.0) / 10));
-  // As fast as the link: equal shares.
+  // Pieces as fast as the link: equal shares.
   CHECK(time(100, 100, 10) == test::rel(20));
   CHECK(time(100, 100, 10) == time(200, 0, 0));
   double last = 0;
@@ -222,14 +222,14 @@ TEST_CASE("caches that host memory has no room for go to NVMe and return unchang
   CHECK(host.recomputed_tokens == 0);
   CHECK_FALSE(says(host, "NVMe"));
   CHECK(says(host, "swap: copies between a GPU and its host reach 25 GB/s of PCIe's 25 GB/s"));
-  // A disk as fast as the link equals host memory.
+  // A disk as fast as the link is equivalent to host memory.
   const ServeResult fast = with(Bytes{}, 1_GiB, 25e9);
   CHECK(fast.iteration_ends == host.iteration_ends);
   CHECK(fast.recomputed_tokens == 0);
   CHECK(says(fast, "moved to NVMe"));
   const ServeResult slow = with(Bytes{}, 1_GiB, 1e8);
   CHECK(slow.makespan > host.makespan);
-  // Neither tier has room. Sequences that find no room are recomputed, and the result reports it.
+  // Both tiers are too small. Sequences that do not fit are recomputed, and the result reports it.
   const ServeResult none = with(64_KiB, 64_KiB, 1e9);
   CHECK(none.recomputed_tokens > 0);
   CHECK(says(none, "did not fit into host memory and NVMe"));
@@ -264,7 +264,7 @@ TEST_CASE("every method of the catalogue is served or names its missing input") 
       r = service.run();
       ++served;
     } catch (const InputError&) {
-      // The method's size depends on data, or on inputs that were not given.
+      // The method's size depends on data, or on inputs that are missing.
       service.measured =
           std::make_shared<MeasuredLaw>(MeasuredLaw{.trace = "a trace",
                                                     .kept = std::vector<double>(4, 0.5),
@@ -327,14 +327,14 @@ TEST_CASE("a service states its assumptions like a static run") {
   CHECK_FALSE(says(service, "memory, work and traffic are of one of them"));
   service.tensor_parallel = 2;
   CHECK(says(service, "memory, work and traffic are of one of them"));
-  // Nothing is assumed if all declare a length, or if the scheduler does not use it.
+  // No length is assumed if all requests declare one, or if the scheduler does not use it.
   service.trace.requests[0].declared_tokens = 5;
   CHECK_FALSE(says(service, "declare no length"));
   service.trace.requests[0].declared_tokens = 0;
   service.scheduler.policy = "max-utilization";
   CHECK_FALSE(says(service, "declare no length"));
   CHECK(service.run().undeclared == 0);
-  // A conversation of two turns: a replica that only prefills does not have generated tokens.
+  // A conversation of two turns: a prefill-only replica does not hold generated tokens.
   service.scheduler = {.name = "vllm-v1"};
   service.cluster = {.prefill_replicas = 1};
   service.trace.prefix_block = 16;
@@ -363,7 +363,7 @@ TEST_CASE("an iteration allocates nothing") {
     return test::heap_allocations() - before;
   };
   (void)allocations(10);
-  // 50 iterations more: the vector of their ends doubles, and samples.
+  // With 50 more iterations, the vector of their ends and the samples are reallocated.
   CHECK(allocations(60) - allocations(10) < 20);
 }
 

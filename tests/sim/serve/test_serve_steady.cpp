@@ -1,5 +1,5 @@
-// Sequences that an engine counts together (SteadyDecodes): the same service as one that counts
-// each by itself, as an engine with an observer does.
+// Sequences that an engine counts together (SteadyDecodes): the service equals that of an engine
+// that counts each sequence separately, as an engine with an observer does.
 
 #include <cstdint>
 #include <string>
@@ -67,7 +67,7 @@ void check_same(SmallService service) {
   CHECK(together.itl.p99 == apart.itl.p99);
 }
 
-/// A service at random: a tight or wide pool, any order, arrivals from calm to overload.
+/// A random service: a tight or large pool, any order, arrivals from light load to overload.
 SmallService random_service(std::uint64_t seed, const char* scheduler) {
   test::Dice dice{seed + 100};
   const bool caching = dice.between(0, 1) == 1;

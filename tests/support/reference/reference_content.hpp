@@ -31,8 +31,8 @@ inline void reference_softmax_in_place(Scores& x) {
   for (auto& [id, each] : x) each = std::exp(each) / sum;
 }
 
-/// The `count` highest, ties to the older. `clear` becomes false if the cut is a near tie: values
-/// that differ so little that rounding may decide.
+/// The `count` highest scores, ties to the older entry. `clear` becomes false if the cut is a near
+/// tie: values that differ so little that rounding may decide.
 inline Ids reference_top(const Scores& scores, std::int64_t count, bool& clear) {
   std::vector<std::pair<double, std::int32_t>> ranked;
   for (const auto& [id, x] : scores) ranked.emplace_back(-x, id);
@@ -72,7 +72,7 @@ inline Scores reference_keydiff(const HeadVectors& head, const Ids& ids, std::in
 
 inline Vec value_of(const HeadVectors& head, std::int32_t id) { return to_vec(head.value(id)); }
 
-/// As kvpress writes it: windows padded with zeros, shares of a window, their product.
+/// As in kvpress: windows padded with zeros, shares of a window, their product.
 inline ReferenceScorer reference_cur(std::int32_t sinks, std::int32_t window, char leverage) {
   return [=](const HeadVectors& head, const Ids& ids, std::int64_t /*tokens*/) {
     const auto square = [](const Vec& x) { return inner(x, x); };
@@ -212,7 +212,7 @@ inline ReferenceScorer reference_expected(const ReferenceExpected& set) {
   };
 }
 
-/// Settings of TriAttention as its code names them.
+/// Settings of TriAttention with the names of its code.
 struct ReferenceTri {
   double theta = 10000;
   bool interleaved = true, normalize = true, group_mean = false, farthest = false;
@@ -319,7 +319,7 @@ inline ReferenceScorer reference_last_window(std::int64_t window, std::int32_t k
   };
 }
 
-/// R-KV with the whole matrix of cosines; the last of the similar keys is spared.
+/// R-KV with the whole matrix of cosines; the cosine of the last similar key is set to 0.
 inline ReferenceScorer reference_r_kv(std::int64_t window, std::int32_t kernel, double lambda) {
   return [=](const HeadVectors& head, const Ids& ids, std::int64_t tokens) {
     Scores all;

@@ -20,7 +20,7 @@ struct ReferencePyramidSettings {
   bool total = false;  // growth is counted in tokens of the context
 };
 
-/// PyramidInfer over a trace: `held[l]` is the set of layer l, after the prompt and after each
+/// PyramidInfer over a trace: `held[l]` is the kept set of layer l, after the prompt and after each
 /// step.
 class ReferencePyramid {
  public:
@@ -36,7 +36,7 @@ class ReferencePyramid {
       held.push_back(alive);
       after_prompt_.push_back(std::ssize(alive));
       rows_.emplace_back();
-      // If growth counts tokens seen, the thinning may look back at the prompt's last rows.
+      // If growth counts tokens seen, thinning may use the prompt's last rows.
       for (std::int32_t t = s - recent_; set_.total && t < s; ++t) look(l, t);
       if (l + 1 == layers) break;
       if ((l + 1) % set_.interval == 0) {
@@ -92,8 +92,8 @@ class ReferencePyramid {
     std::vector<std::int32_t> list(held[l].begin(), held[l].end());
     const std::int64_t from = std::ssize(list) - late;
     if (set_.total && from < set_.sinks) return;
-    // 0.9 x 16 of them may stay in the first layer; the number falls by a cosine to a tenth of
-    // that.
+    // 0.9 x 16 of them may stay in the first layer; the number decreases with a cosine to a tenth
+    // of that.
     auto stay = static_cast<std::size_t>(
         std::max(static_cast<int>(kExceed * 0.9 * falling(layer, 0.1)), 1));
     std::vector<std::pair<double, std::int32_t>> ranked;

@@ -18,7 +18,7 @@
 
 namespace kvsim::test {
 
-/// A trace in memory, layer by layer.
+/// A trace in memory, by layer.
 struct WholeTrace {
   explicit WholeTrace(const Trace& trace) : info{trace.info()} {
     for (std::int32_t l = 0; l < info.n_layers; ++l) {
@@ -118,7 +118,7 @@ inline std::map<std::int32_t, double> reference_repeat_scores(const WholeTrace& 
 }
 
 /// The (layer, head, token) entries that remain after `pruned` of `scores` are removed; a token
-/// that is not in the map is safe. `clear`: the cut was no near tie.
+/// that is not in the map is safe. `clear`: the cut was not a near tie.
 struct ReferenceCut {
   std::set<std::tuple<std::int32_t, std::int32_t, std::int32_t>> gone;
   bool clear = true;
@@ -139,7 +139,7 @@ inline ReferenceCut reference_global_cut(
   return cut;
 }
 
-/// Prompt tokens that PyramidInfer's layer passes on: `alive` without the weakest, `count` left.
+/// Prompt tokens that PyramidInfer's layer passes on: the `count` strongest of `alive`.
 inline std::pair<std::set<std::int32_t>, bool> reference_passed_on(
     const WholeTrace& trace, std::int32_t layer, const std::set<std::int32_t>& alive,
     std::int64_t recent, std::int64_t sinks, std::int64_t count) {

@@ -73,8 +73,8 @@ class ReferenceMerging {
     }
     return all;
   }
-  /// Members of `ids` that leave so that `room` entries of the cache remain; `score` infinite:
-  /// stays.
+  /// Members of `ids` to remove so that `room` entries of the cache remain; an entry with infinite
+  /// `score` stays.
   std::vector<std::int32_t> lowest(std::int64_t room,
                                    const std::function<long double(std::int32_t)>& score) {
     std::vector<std::pair<long double, std::int32_t>> ranked;
@@ -95,7 +95,7 @@ class ReferenceMerging {
     std::sort(out.begin(), out.end());
     return out;
   }
-  /// The entry whose key is most similar to that of `id`, other than the leaving ones.
+  /// The remaining entry whose key is most similar to that of `id`.
   std::pair<std::int32_t, double> partner(std::int32_t id, const std::set<std::int32_t>& leaving) {
     std::int32_t best = -1;
     double highest = -2;
@@ -149,7 +149,7 @@ class ReferenceKeepKv : public ReferenceMerging {
     let_go(lowest(std::max<std::int64_t>(set_.budget, 0),
                   [&](std::int32_t id) { return is_protected(id) ? INFINITY : prompt_score[id]; }));
   }
-  /// Every query head's output over the cache with the new token, then merge.
+  /// Returns every query head's output over the cache with the new token, then merges.
   std::vector<Vec> step(std::int32_t t) {
     add(t);
     newest_ = t;
@@ -287,7 +287,8 @@ class ReferenceKeepKv : public ReferenceMerging {
   std::int32_t newest_ = 0;
 };
 
-/// D2O's merge under H2O's scores; `late`: the prompt stays whole until the first step is done.
+/// D2O's merge under H2O's scores; `late`: the prompt is not compressed before the end of the first
+/// step.
 class ReferenceD2o : public ReferenceMerging {
  public:
   ReferenceD2o(const HeadVectors& head, std::int64_t budget, std::int64_t sinks, bool late,
@@ -317,7 +318,8 @@ class ReferenceD2o : public ReferenceMerging {
       for (const auto& [id, x] : e) cache[id].score += x / sum;
     }
   }
-  /// Entries that must leave, by position, each with the remaining entry of the most similar key.
+  /// Entries that must leave, by position, each with the remaining entry that has the most similar
+  /// key.
   std::vector<Loser> losers(std::int32_t newest) {
     const std::int64_t recent = budget_ - budget_ / 2;
     const auto leaving = lowest(budget_, [&](std::int32_t id) {
@@ -375,8 +377,8 @@ class ReferenceD2o : public ReferenceMerging {
     threshold = threshold ? 0.5 * *threshold + 0.5 * mean : mean;
     std::vector<bool> open;
     for (const Loser& each : leaving) {
-      // A single entry is compared with a threshold that it has set itself: at first both are equal
-      // in exact arithmetic.
+      // A single entry is compared with a threshold that it defines: at first both are equal in
+      // exact arithmetic.
       if (std::abs(each.cosine - *threshold) < kClear) clear = false;
       open.push_back(each.cosine >= *threshold);
     }
@@ -387,13 +389,13 @@ class ReferenceD2o : public ReferenceMerging {
 };
 
 /// D2O's gate=rank_mean over a layer: whether the n-th leaving entry of a head may merge depends on
-/// the mean, over heads, of the similarities of their n-th leaving entries. One threshold follows
+/// the mean, over heads, of the similarities of their n-th leaving entries. One threshold tracks
 /// these means.
 class ReferenceD2oRanks {
  public:
   ReferenceD2oRanks(const std::vector<HeadVectors>& of_layer, std::int64_t budget,
                     std::int64_t sinks, bool late, bool code) {
-    // Each head holds its whole prompt, then the layer shrinks.
+    // Each head first holds its whole prompt, then the layer shrinks.
     for (const HeadVectors& head : of_layer) heads.emplace_back(head, budget, sinks, true, code);
     if (!late) shrink(static_cast<std::int32_t>(of_layer.front().prompt) - 1);
   }
@@ -406,7 +408,7 @@ class ReferenceD2oRanks {
                                      [](const ReferenceD2o& head) { return head.clear; });
   }
   std::vector<ReferenceD2o> heads;
-  std::int32_t against = 0;  // entries for which their own similarity would have decided otherwise
+  std::int32_t against = 0;  // entries whose own similarity would have decided differently
 
  private:
   void shrink(std::int32_t newest) {
@@ -439,7 +441,7 @@ class ReferenceD2oRanks {
   bool own_clear_ = true;
 };
 
-/// CaM over first and recent tokens, the prompt fed one by one.
+/// CaM over first and recent tokens, with the prompt fed token by token.
 class ReferenceCam : public ReferenceMerging {
  public:
   ReferenceCam(const HeadVectors& head, std::int64_t budget, bool cumulative, bool expectation)

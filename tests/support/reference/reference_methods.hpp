@@ -24,7 +24,7 @@ inline double inner(const Vec& a, const Vec& b) {
   return sum;
 }
 
-/// A kept entry: a token, or a slot of several.
+/// A kept entry: a token, or a slot of several tokens.
 struct ReferenceEntry {
   Vec key, value;
   double score = 0;
@@ -114,7 +114,7 @@ class ReferenceAccumulated {
       for (std::int32_t t = 0; t < std::min<std::int64_t>(set_.slots, s); ++t) cache[t].slot = true;
       return;
     }
-    // Ranks entries older than the tail; ties to the older.
+    // Ranks entries older than the tail; ties go to the older entry.
     std::vector<std::int32_t> ranked;
     for (std::int32_t t = 0; t < s - set_.tail_prompt; ++t) ranked.push_back(t);
     std::stable_sort(ranked.begin(), ranked.end(), [&](auto a, auto b) {

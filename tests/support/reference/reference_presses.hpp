@@ -212,8 +212,8 @@ inline Scores reference_qfilter(const HeadVectors& head, const Ids& ids, std::in
       above += inner(q, v) > 0 ? 1 : 0;
       sum += inner(q, v);
     }
-    // With half of the queries on each side the sum decides; the released code takes -v there, and
-    // the sign of v is its solver's.
+    // With half of the queries on each side the sum decides; the released code uses -v in this
+    // case, and the sign of v depends on its solver.
     const double excess = above - static_cast<double>(tokens) / 2;
     const double sign = (excess != 0 ? excess : sum) > 0 ? 1 : -1;
     for (std::size_t j = 0; j < v.size(); ++j)

@@ -32,7 +32,8 @@ inline double logit_of(const HeadVectors& head, std::int32_t g, std::int64_t t, 
   return sum;
 }
 
-/// The `n` of `scored` (score, index) with the highest scores, the lower index first among equals.
+/// The `n` elements of `scored` (score, index) with the highest scores, the lower index first among
+/// equals.
 inline std::pair<std::set<std::int32_t>, double> best(
     std::vector<std::pair<double, std::int32_t>> scored, std::size_t n) {
   std::sort(scored.begin(), scored.end(), [](const auto& a, const auto& b) {
@@ -113,7 +114,7 @@ inline std::vector<ReferenceRead> reference_quest(const HeadVectors& head, std::
   return reads;
 }
 
-/// Output and ln of the sum of exponentials of query head g over `positions`.
+/// Output and log of the sum of exponentials of query head g over `positions`.
 inline std::pair<std::vector<double>, double> reference_output(
     const HeadVectors& head, std::int32_t g, std::int64_t t,
     const std::set<std::int32_t>& positions) {
@@ -134,12 +135,12 @@ inline std::pair<std::vector<double>, double> reference_output(
   return {out, max + std::log(sum)};
 }
 
-/// ShadowKV's parts of a head's prompt, and its reads of them. `keys`: the prompt's keys as
-/// rebuilt.
+/// ShadowKV's parts of a head's prompt, and its reads of them. `keys`: the reconstructed keys of
+/// the prompt.
 struct ReferenceShadow {
   std::int32_t chunk = 8, local = 4;
   std::set<std::int32_t> outliers;   // chunks
-  std::set<std::int32_t> landmarks;  // chunks that have one
+  std::set<std::int32_t> landmarks;  // chunks with a landmark
   std::set<std::int32_t> chosen;     // at the last step
 
   ReferenceShadow(const HeadVectors& head, std::size_t n_outliers) {

@@ -49,7 +49,7 @@ inline void reference_quantise(const std::vector<double*>& places, int bits) {
   }
 }
 
-/// KIVI's keys after `rows` tokens, when the step is over.
+/// KIVI's keys after `rows` tokens, at the end of the step.
 inline Rows reference_kivi_keys(Rows rows, int bits, std::size_t group, std::size_t residual) {
   const std::size_t done = rows.size() / residual * residual;
   for (std::size_t first = 0; first < done; first += group) {
@@ -75,7 +75,7 @@ inline Rows reference_kivi_values(Rows rows, int bits, std::size_t group, std::s
   return rows;
 }
 
-/// Columns made orthonormal one after the other.
+/// Orthonormalizes columns one after another.
 inline void reference_orthonormal(std::vector<Row>& columns) {
   const auto square = [](const Row& x) {
     double sum = 0;
@@ -190,7 +190,7 @@ struct ReferenceGear {
     }
     return backbone;
   }
-  /// Rows of which the first `prompt` came at once, when a step is over.
+  /// Rows at the end of a step; the first `prompt` were appended at once.
   [[nodiscard]] Rows operator()(const Rows& rows, std::size_t prompt) const {
     Rows kept = rows;
     std::size_t done = 0;
@@ -209,7 +209,7 @@ struct ReferenceGear {
   }
 };
 
-/// 8 bits per row, symmetric, after a division by `scales` that queries compensate.
+/// 8 bits per row, symmetric, after division by `scales`, for which queries compensate.
 inline Rows reference_int8(Rows rows, const Row& scales) {
   for (Row& row : rows) {
     double max = 0;
@@ -234,8 +234,8 @@ inline double angle_between(const Row& a, const Row& b) {
   return std::acos(std::clamp(product / norm_of(a) / norm_of(b), -1.0, 1.0));
 }
 
-/// MiniCache's restored rows of both layers, tokens before `prompt` subject to retention. Rows are
-/// those of the unit (all heads side by side, or one head).
+/// MiniCache's restored rows of both layers, tokens before `prompt` subject to retention. Rows
+/// belong to the unit (all heads concatenated, or one head).
 struct ReferencePair {
   Rows shallow, deep;
   std::vector<bool> retained;

@@ -65,13 +65,14 @@ inline Positions up_to(std::int32_t t) {
 /// Scores are sums of some hundred fp64 terms below 1: rounding is far below this.
 inline constexpr double kTooClose = 1e-11;
 
-/// Shared by all references: the kept set, and whether no choice so far was too close for rounding
-/// (exact ties, which go to the older, are clear).
+/// Shared by all references: the kept set, and whether all choices so far are independent of
+/// rounding (exact ties, which go to the older entry, are).
 struct ReferenceKept {
   Positions kept;
   bool clear = true;
 
-  /// Drops the lowest of `candidates` until `room` of the kept remain; the newer of equals first.
+  /// Drops the lowest of `candidates` until `room` kept entries remain; among equals the newer is
+  /// dropped first.
   void drop_lowest(const Row& score, const Positions& candidates, std::int64_t room) {
     const std::int64_t excess = std::ssize(kept) - room;
     if (excess <= 0) return;
@@ -280,7 +281,7 @@ struct ReferenceDrift : ReferenceKept {
   HeadVectors head;
   ReferenceMorphSettings set;
   std::vector<std::vector<Column>> table;  // [query head][column]
-  std::vector<Positions> hidden;           // of the step, by query head
+  std::vector<Positions> hidden;           // in this step, by query head
 };
 
 /// TOVA, section 4.2; all heads of a layer or one.

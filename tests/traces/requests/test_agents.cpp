@@ -37,7 +37,7 @@ namespace fs = std::filesystem;
 constexpr SimTime seconds(double s) { return SimTime{static_cast<std::int64_t>(s * 1e12)}; }
 
 /// Blocks of 4 tokens. The main agent's requests start at 0, 10 and 20 s and take 2 s; a sub-agent
-/// runs from 12 to 19 s, and another that no request waits for starts at 13 s.
+/// runs from 12 to 19 s; another starts at 13 s, and no request waits for it.
 const std::string kSession = R"({"id": "one", "models": ["m"], "block_size": 4,
   "hash_id_scope": "local", "tool_tokens": 2, "system_tokens": 1, "requests": [
   {"t": 0.0, "type": "n", "model": "m", "in": 9, "out": 3, "hash_ids": [1, 2], "api_time": 2.0,
@@ -58,7 +58,7 @@ const std::string kSession = R"({"id": "one", "models": ["m"], "block_size": 4,
 /// Hits of an LRU list of blocks, block by block.
 std::int64_t lru_hits(const RequestTrace& trace, const std::vector<std::int32_t>& order,
                       std::size_t capacity, TouchOrder touch) {
-  std::list<std::uint64_t> recent;  // the latest in front
+  std::list<std::uint64_t> recent;  // most recent first
   std::int64_t hits = 0;
   for (const std::int32_t i : order) {
     const auto ids = shared_ids(trace, static_cast<std::size_t>(i));
@@ -144,23 +144,25 @@ TEST_CASE("weka: reuse of a session, solved by hand") {
   CHECK(curve.distinct == 7);
   CHECK(curve.hits == 4);
   CHECK(curve.whole_prompts == 0);
-  // Tails first: after [1 2 3] the recency is 1 2 3, so 1 is found again behind 9, 7, 8 and itself.
+  // Tails first: after [1 2 3] the order of recency is 1 2 3, so 1 is found again after 9, 7, 8 and
+  // itself.
   CHECK(curve.hits_of(0) == 0);
   CHECK(curve.hits_of(1) == 1);  // 1 of [1 2 3]
-  CHECK(curve.hits_of(2) == 3);  // 2 as well; 7 behind 9
+  CHECK(curve.hits_of(2) == 3);  // 2 as well; 7 after 9
   CHECK(curve.hits_of(3) == 3);
-  CHECK(curve.hits_of(4) == 4);  // 1 behind 7, 8 and 9
+  CHECK(curve.hits_of(4) == 4);  // 1 after 7, 8 and 9
   const AgentLoad load = agent_load(t, recorded_starts(t, SimTime{}));
   CHECK(load.max_requests_in_flight == 1);
   CHECK(load.max_sessions_open == 1);
-  CHECK(load.max_sessions_and_subagents_open == 2);  // b, without a recorded service, is a moment
+  CHECK(load.max_sessions_and_subagents_open == 2);  // b has no recorded service time and takes no
+                                                     // time
   CHECK(load.span == seconds(22));
 }
 
 TEST_CASE("tiers: what each level adds, by hand and as a cascade of lists") {
   const RequestTrace t = parse_requests(kSession, "one.json");
   const ReuseCurve curve = reuse_curve(t, recorded_order(t), TouchOrder::kTailFirst);
-  // 3 hits within 2 blocks of 10 B, 4 within 4; the last level adds nothing.
+  // 3 hits within 2 blocks of 10 B, 4 within 4; the last level adds no hits.
   const std::vector<CacheTier> tiers{
       {.name = "hbm", .capacity = Bytes{29}},
       {.name = "host", .capacity = Bytes{20}, .bandwidth = BytesPerSecond{5.0}},
@@ -177,8 +179,8 @@ TEST_CASE("tiers: what each level adds, by hand and as a cascade of lists") {
   CHECK(hits[2].hits == 0);
   CHECK(tier_hits(curve, Bytes{10}, {}).empty());
 
-  // Coded blocks of 5 B: twice as many fit into the host, and a load takes half of the time, or
-  // that of decoding. No gain where the raw level held all that is found again.
+  // Coded blocks of 5 B: twice as many fit in the host, and a load takes half of the time, or the
+  // time of decoding. There is no gain if the raw level already held all reused blocks.
   std::vector<CacheTier> coded = tiers;
   coded[1].held_block = coded[1].link_block = Bytes{5};
   CHECK(tier_hits(curve, Bytes{10}, coded)[1].blocks == 6);
@@ -186,13 +188,13 @@ TEST_CASE("tiers: what each level adds, by hand and as a cascade of lists") {
   CHECK(tier_hits(curve, Bytes{10}, coded)[1].load == Seconds{1.0});
   coded[1].decode = Seconds{1.5};
   CHECK(tier_hits(curve, Bytes{10}, coded)[1].load == Seconds{1.5});
-  // A gain where it thrashed: 1 block more of 10 B finds nothing, 2 of 5 B find the fourth.
+  // A gain if it thrashed: 1 more block of 10 B has no hits, 2 of 5 B find the fourth.
   std::vector<CacheTier> small{tiers[0], {.name = "host", .capacity = Bytes{10}}};
   CHECK(tier_hits(curve, Bytes{10}, small)[1].hits == 0);
   small[1].held_block = Bytes{5};
   CHECK(tier_hits(curve, Bytes{10}, small)[1].hits == 1);
 
-  // A block lies in the level that its place in one list of all levels says.
+  // A block's level is determined by its place in a single list over all levels.
   const RequestTrace drawn = generate_agents(small_agents(), 16, 5);
   const std::vector<std::int32_t> order = recorded_order(drawn, 30.0);
   constexpr std::int64_t kFast = 40;
@@ -258,7 +260,7 @@ TEST_CASE("reuse: sessions of local ids do not share, and add up") {
   CHECK(curve.hits == 8);
   CHECK(curve.distinct == 14);
   CHECK(summarise_requests(both).prefix->reusable == 8);
-  // A folder means its sessions; other files in it do not count.
+  // A folder represents its sessions; other files in it are ignored.
   std::ofstream{folder / "expected.json"} << R"({"block_size": 4, "requests": 12})";
   CHECK(read_requests(folder).requests.size() == 12);
   // Ids of the scope "global" are shared.
@@ -306,13 +308,13 @@ TEST_CASE("weka: broken sessions are refused with their place") {
   CHECK(why(R"("t": 10.0)", R"("t": -1)").starts_with("f.json: /requests/1/t: "));
   const std::string cut = kSession.substr(0, kSession.size() / 2);
   CHECK(complaint<InputError>([&] { (void)parse_requests(cut, "f.json"); }) != "");
-  // Unknown keys are named, not refused.
+  // Unknown keys are reported, not rejected.
   std::string more = kSession;
   more.insert(more.find("\"ttft\""), "\"speed\": 3, ");
   const RequestTrace t = parse_requests(more, "f.json");
   REQUIRE(t.notes.size() == 1);
   CHECK(t.notes[0].find("speed") != std::string::npos);
-  // Sessions of unlike block sizes, and one session given twice.
+  // Sessions with different block sizes, and one session given twice.
   const fs::path folder = fresh("blocks");
   std::ofstream{folder / "a.json"} << kSession;
   std::string other = kSession;

@@ -1,4 +1,4 @@
-// Invalid input is answered with its place; nothing crashes.
+// Invalid input is reported with its location; nothing crashes.
 
 #include <algorithm>
 #include <filesystem>
@@ -217,7 +217,7 @@ TEST_CASE("servegen: windows are records, every column of them is read") {
                           "0,1,1,Gamma,1,1", "600,1,1,Gamma,1,\xff"}) {
     INFO(bad);
     CHECK(wrong(fmt::format("{}{}\n", good, bad)).starts_with(":2"));
-    // Skipped and counted, the result equals that of the file without it.
+    // The bad record is skipped and counted; the result equals that of the file without it.
     const RequestTrace with = trace(fmt::format("{}{}\n1200,0,0,,0,0\n", good, bad), 1);
     CHECK(with.skipped == 1);
     CHECK(std::find(with.notes.begin(), with.notes.end(), "1 bad records were passed over") !=
@@ -238,7 +238,7 @@ TEST_CASE("json records: keys, kinds, ends") {
   CHECK(parse_requests(good, "f").requests.size() == 1);
   CHECK(why(R"({"timestamp": 0, "input_length": 5, "output_lenght": 1})")
             .starts_with("f:1: /output_lenght: unknown key; did you mean \"output_length\"?"));
-  // What is no misspelt key is noted once and not used.
+  // A key that is not a misspelling is noted once and ignored.
   const std::string more =
       R"({"timestamp": 0, "input_length": 5, "output_length": 1, "extra": {"a": 1}, "user": "x"})";
   const RequestTrace noted = parse_requests(more + "\n" + more, "f");

@@ -84,8 +84,8 @@ TEST_CASE("equal seeds give equal bytes, other seeds other requests, arrivals ig
 }
 
 TEST_CASE("golden: the first requests of a seed") {
-  // Regenerate by printing text_of(...): these change only if the streams do, and then all results
-  // do.
+  // Regenerate by printing text_of(...): these change only if the streams change, and then all
+  // results change.
   CHECK(text_of(generate_requests(open_loop(ArrivalKind::kPoisson, 6.0, 1.0, 3), 0)) ==
         "arrival_s,prompt_tokens,output_tokens\n0.161643479808,447,73\n0.565862808917,906,40\n"
         "0.973137843956,784,82\n");
@@ -105,7 +105,7 @@ TEST_CASE("closed loop: N users, each waits for its own last request, thinks, st
     CHECK(r.arrival == to_sim_time(Seconds{i < 4 ? 2.0 * static_cast<double>(i) : 1.5}));
     CHECK(r.session == static_cast<int>(i % 4));
   }
-  spec.arrivals.users = 100;  // more than requests
+  spec.arrivals.users = 100;  // more users than requests
   CHECK(summarise_requests(generate_requests(spec, 1)).waiting == 0);
 }
 

@@ -1,5 +1,6 @@
 // Distributions compared with theory, and bounds. Tolerances are five standard errors of the
-// estimate unless stated otherwise, so that a wrong parameter shows and chance does not.
+// estimate unless stated otherwise, so that the test detects wrong parameters but does not fail by
+// chance.
 
 #include <cmath>
 #include <functional>
@@ -126,7 +127,7 @@ TEST_CASE("lognormal: from mean and p99, and truncated") {
   const LognormalShape shape = lognormal_of(1000, 4000);
   CHECK(std::exp(shape.mu + 0.5 * shape.sigma * shape.sigma) == rel(1000));
   CHECK(std::exp(shape.mu + 2.3263478740408408 * shape.sigma) == rel(4000, 1e-10));
-  CHECK(shape.sigma < 2.3263478740408408);  // of two solutions the narrower one
+  CHECK(shape.sigma < 2.3263478740408408);  // the narrower of two solutions
   CHECK(lognormal_of(50, 50).sigma == doctest::Approx(0.0));
   CHECK(lognormal_of(10, 10 * max_p99_per_mean()).sigma == rel(2.3263478740408408, 1e-6));
   CHECK_THROWS_AS((void)lognormal_of(10, 151), ContractError);
@@ -159,7 +160,7 @@ TEST_CASE("lognormal: from mean and p99, and truncated") {
 TEST_CASE("zipf: probabilities of both samplers, bounds") {
   RandomStream s{4, "x"};
   for (const double exponent : {0.0, 0.7, 1.0, 2.0}) {
-    for (const std::int32_t high : {50, 200'000}) {  // tabled, and by rejection
+    for (const std::int32_t high : {50, 200'000}) {  // by a table, and by rejection
       INFO("exponent ", exponent, " up to ", high);
       const LengthSpec spec{
           .kind = LengthKind::kZipf, .low = 2, .high = high, .exponent = exponent};

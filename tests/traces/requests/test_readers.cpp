@@ -1,4 +1,4 @@
-// Each layout, read from a text written by hand.
+// Each layout, read from a hand-written text.
 
 #include <fstream>
 #include <string>
@@ -252,7 +252,8 @@ TEST_CASE("servegen: a window has the requests of its rate") {
       CHECK(r.output_tokens == (at <= 600 ? 1 : 2));
     }
   }
-  // 1200 and 2400 expected; a renewal count's deviation is about sqrt(n) CV, CV sqrt(2) and 0.52
+  // 1200 and 2400 expected; the standard deviation of a renewal count is about sqrt(n) CV, with a
+  // CV of sqrt(2) and 0.52
   CHECK(first / kSeeds == doctest::Approx(1200).epsilon(0.02));
   CHECK(second / kSeeds == doctest::Approx(2400).epsilon(0.01));
   CHECK(requests_text(read_requests(folder / "c-1-dataset.json", options), RequestFormat::kPlain) ==

@@ -109,6 +109,6 @@ TEST_CASE("a million records are read in seconds with no more than their request
   fmt::print("a million records in {:.3f} s\n", took.count());
   CHECK(t.requests.size() == 1'000'000);
   CHECK(t.requests.capacity() <= 1'600'000);
-  CHECK(took.count() < 10.0);  // on a loaded machine; otherwise it is well below one
+  CHECK(took.count() < 10.0);  // on a loaded machine; otherwise well below one second
   std::filesystem::remove(path);
 }

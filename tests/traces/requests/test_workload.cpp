@@ -83,9 +83,10 @@ TEST_CASE("a closed loop of one list has no users of requests, and no turns of s
   CHECK(has(why(loop("1")), "/arrivals/shared"));
   CHECK(has(why(loop("true") + R"(, "sessions": {"turns": 2, "think": "1 s"})"),
             "/arrivals/shared: turns of a session"));
-  CHECK_THROWS_AS((void)text_of(list), InputError);  // a file would give each user its own
+  CHECK_THROWS_AS((void)text_of(list), InputError);  // in a file, each user would have a separate
+                                                     // list
   CHECK_FALSE(text_of(own).empty());
-  // Of a file: requests that wait for others keep their own order.
+  // From a file: requests that wait for others keep their order.
   RequestTrace talks = list;
   talks.requests.resize(2);  // one turn each, none waits
   talks.shared_list = false;
@@ -113,7 +114,7 @@ TEST_CASE("pairs of lengths are drawn together, within their bounds") {
     CHECK(r.prompt_tokens == 10 * r.output_tokens);  // the two remaining rows
     first += r.output_tokens == 10 ? 1 : 0;
   }
-  // Half of 200 draws, five deviations of 7.07 around.
+  // Half of 200 draws, plus or minus five standard deviations of 7.07.
   CHECK(first > 64);
   CHECK(first < 136);
   const RequestTrace parted = make_workload(spec_of(rest + R"(, "stratified_lengths": true,
@@ -184,7 +185,7 @@ TEST_CASE("prompts that repeat have equal blocks and others none") {
     const auto begin = t.prefix_ids.begin() + r.prefix_first;
     return std::vector<std::uint64_t>(begin, begin + r.prefix_count);
   };
-  // 40 tokens: two whole blocks that repeat, and a last one of 8 tokens that does not.
+  // 40 tokens: two full blocks that repeat, and a last block of 8 tokens that does not.
   for (std::size_t i = 2; i < 6; ++i) {
     const auto now = ids(i);
     const auto before = ids(i - 2);
@@ -305,7 +306,7 @@ TEST_CASE("windows, limits, caps") {
 TEST_CASE("rates scale arrivals and not pauses, repeats follow at the mean gap") {
   RequestTrace t = plain("0,10,1,a,\n4,20,2,b,\n2,30,3,a,0\n");
   transform_requests(t, {.repeat = 2, .rate_scale = 2.0}, 0);
-  // span 4 s, one gap of 4 s: the copy begins at 8 s; all that at twice the rate
+  // span 4 s, one gap of 4 s: the copy begins at 8 s; then everything at twice the rate
   CHECK(text_of(t) ==
         "arrival_s,prompt_tokens,output_tokens,session,after\n0,10,1,0,\n2,20,2,1,\n2,30,3,0,0\n"
         "4,10,1,2,\n6,20,2,3,\n2,30,3,2,3\n");

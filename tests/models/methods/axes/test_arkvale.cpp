@@ -1,5 +1,5 @@
-// ArkVale: what a step reads and recalls against a reference, a case by hand, sizes, traffic and
-// limits.
+// ArkVale: entries that a step reads and recalls compared with a reference, a hand-solved case,
+// sizes, traffic and limits.
 
 #include <algorithm>
 #include <cmath>
@@ -58,8 +58,8 @@ struct ReferenceSettings {
   bool reads_held = false;
 };
 
-/// The definition in sets of pages, for heads that choose together. Digests are computed from the
-/// keys whenever a score needs them.
+/// The definition as sets of pages, for heads that choose together. Digests are computed from the
+/// keys whenever a score requires them.
 struct ReferenceArkvale {
   ReferenceSettings set;
   std::vector<HeadVectors> heads;
@@ -113,7 +113,7 @@ struct ReferenceArkvale {
     gap = std::min(gap, near);
     return chosen;
   }
-  /// Positions that the step of position t reads.
+  /// Positions that the step at position t reads.
   std::set<std::int32_t> step(std::int64_t t) {
     const std::int32_t pages = pages_of(t + 1);
     recalled = 0;
@@ -182,7 +182,7 @@ TEST_CASE("arkvale reads and recalls the pages of a reference, and its bytes fol
           }
         }
         const LayerShape shape{.n_heads = 4, .n_kv_heads = 2, .head_dim = 8};
-        bool equal = true;  // until a choice is too near to a tie
+        bool equal = true;  // until a choice is too close to a tie
         for (std::int64_t t = prompt; equal && t < prompt + 90; ++t) {
           run.session.step();
           std::vector<std::set<std::int32_t>> read;
@@ -214,7 +214,7 @@ TEST_CASE("arkvale reads and recalls the pages of a reference, and its bytes fol
           CHECK(law->kv == held.kv);
           CHECK(law->side == held.side);
           CHECK(law->host == held.host);
-          // Held pages of the reference: rows of all but the last are full.
+          // Held pages of the reference: all except the last are full.
           const auto pages = static_cast<std::int64_t>(references.front().held.size());
           const std::int64_t rows = (pages - 1) * 4 + t % 4 + 1;
           CHECK(held.kv == Bytes{2 * rows * 2 * 8 * 2});
@@ -251,7 +251,7 @@ TEST_CASE(
     owned.q[static_cast<std::size_t>(t) * 2] = x;
     owned.q[static_cast<std::size_t>(t) * 2 + 1] = y;
   };
-  query(19, 1, 0);  // of the prompt: page 1 scores max(1, 3) = 3, page 2 max(-1, 1) = 1
+  query(19, 1, 0);  // in the prompt: page 1 scores max(1, 3) = 3, page 2 max(-1, 1) = 1
   query(20, 0, 1);  // page 1: 0, page 2: 2, page 3: 1
   query(21, 0, 1);
   query(22, 0, -1);  // page 1: 0, page 2: -2, page 3: -1
@@ -278,8 +278,8 @@ TEST_CASE(
     CHECK(run.session.fetched(0) == page * recalled);
     CHECK(run.session.events().read == static_cast<double>(positions.size()));
   };
-  // After the prompt pages 0, 1, 3 and 4 are held. Page 5 starts: page 3 leaves the window and the
-  // GPU. Page 2 returns in place of page 1, whose score is the lowest.
+  // After the prompt, pages 0, 1, 3 and 4 are held. Page 5 starts: page 3 leaves the window and the
+  // GPU. Page 2 replaces page 1, whose score is the lowest.
   expect(20, {0, 2, 4, 5}, 1);
   expect(21, {0, 2, 4, 5}, 0);
   expect(22, {0, 1, 4, 5}, 1);
@@ -305,8 +305,8 @@ TEST_CASE("arkvale that reads everything is exact, and more pages never retain l
         CHECK(run.session.events().read == static_cast<double>(t + 1));
         CHECK(run.session.fetched(0) == Bytes{0});
       }
-      // A larger choice contains the smaller one. What is held beyond it depends on the past, so
-      // attends=held keeps no such law.
+      // A larger choice contains the smaller one. Other held pages depend on the past, so this law
+      // does not apply to attends=held.
       if (attends == "chosen" && !before.empty()) {
         for (std::size_t i = 0; i < now.size(); ++i) REQUIRE(now[i] >= before[i] - 1e-12);
       }
@@ -327,7 +327,7 @@ TEST_CASE("arkvale's sizes and traffic by hand, its defaults and what it refuses
   CHECK(bytes->kv == Bytes{2 * (127 * 32 + 16) * 512});
   CHECK(bytes->side == Bytes{2 * 312 * 512});
   CHECK(bytes->host == Bytes{2 * 312 * 32 * 512});
-  // 32 pages (2 first, 29 chosen, 1 of the window) and the last.
+  // 32 pages (2 first, 29 chosen, 1 of the window) and the last page.
   const StepTraffic step = method->decode_traffic(0, site.shape, Dtype::kFp16, 10000, false);
   CHECK(step.attention_read == 2 * (1024 + 16) * 512);
   CHECK(step.link_read == 2 * 29 * 32 * 512);
@@ -336,14 +336,14 @@ TEST_CASE("arkvale's sizes and traffic by hand, its defaults and what it refuses
   CHECK(step.side_read == 2 * 312 * 512);
   CHECK(step.side_write == 2 * 512.0 / 32);
   CHECK(step.extra_flops == 312 * 3.0 * 128 * 8);
-  // All 128 pages fit up to 4,096 tokens: nothing returns. Up to 33 pages everything is read.
+  // All 128 pages fit up to 4,096 tokens: no page is recalled. Up to 33 pages, all are read.
   CHECK(method->decode_traffic(0, site.shape, Dtype::kFp16, 4096, false).link_read == 0);
   CHECK(method->decode_traffic(0, site.shape, Dtype::kFp16, 4097, false).link_read > 0);
   CHECK(method->decode_traffic(0, site.shape, Dtype::kFp16, 1056, false).attention_read ==
         2 * 1056 * 512);
   CHECK(method->decode_traffic(0, site.shape, Dtype::kFp16, 1057, false).attention_read ==
         2 * 1025 * 512);
-  // Held: what is on the GPU, as released.
+  // attends=held, as released: all pages on the GPU.
   const auto held = make_method({"arkvale", {{"attends", std::string{"held"}}}, {}}, 10000, site);
   CHECK(param_integer(held->params(), "token_budget") == 4096);
   CHECK(held->layer_bytes(0, site.shape, Dtype::kFp16, 10000, 10000)->kv == bytes->kv);
@@ -352,7 +352,7 @@ TEST_CASE("arkvale's sizes and traffic by hand, its defaults and what it refuses
   CHECK(held->decode_traffic(0, site.shape, Dtype::kFp16, 10000, false).link_read ==
         step.link_read);
   // 312 pages of the prompt: keys for the digests, keys and values to host memory; 2 rows of digest
-  // a page. The last query's scores read the digests.
+  // per page. The scores of the last query read the digests.
   const PrefillExtra prefill = method->prefill_extra(0, site.shape, Dtype::kFp16, 10000);
   CHECK(prefill.read == 2 * 256.0 * (312 * 32 * 4 + 312 * 2));
   CHECK(prefill.written == 2 * 256.0 * (312 * 32 * 2 + 312 * 2));

@@ -1,4 +1,5 @@
-// prefill=blend: which tokens are computed, and the cache that their rows and the reused ones make.
+// prefill=blend: the computed tokens, and the cache that consists of their rows and the reused
+// rows.
 
 #include <cmath>
 #include <cstdint>
@@ -89,7 +90,7 @@ TEST_CASE("blend: which part of a prompt a layer computes") {
   CHECK(check.computed_of(39) == 5);
   CHECK(check.computed_of(3) == 1);
   CHECK(check.attended_of(39) == 39);
-  // Layers of different parts are of different kinds.
+  // Layers with different parts have different kinds.
   CHECK(method->layer_kind(0) != method->layer_kind(1));
   CHECK(method->layer_kind(1) != method->layer_kind(2));
   CHECK(method->layer_kind(2) == method->layer_kind(3));
@@ -124,7 +125,7 @@ TEST_CASE("blend: the tokens whose keys differ most, the earlier of equal ones")
 }
 
 TEST_CASE("blend: differences of keys by hand") {
-  // Two heads, three tokens of two channels; the third token is no part of the prompt.
+  // Two heads, three tokens of two channels; the third token is not part of the prompt.
   const std::vector<float> keys{1, 2, 3, 4, 9, 9, 0, 0, 1, 1, 9, 9};
   const std::vector<float> reused{1, 0, 3, 4, 0, 0, 3, 0, 2, 3, 0, 0};
   CHECK(key_differences(keys, reused, 3, 2, 2) == std::vector<double>{4 + 9, 0 + 5});
@@ -152,7 +153,7 @@ TEST_CASE("blend: rows of computed tokens are the prompt's own, the others' are 
       }
     }
     const PrefillOutcome& out = session.prefill_outcome();
-    CHECK(out.causal_pairs == 2 * 40 * 41 / 2);  // of two query heads
+    CHECK(out.causal_pairs == 2 * 40 * 41 / 2);  // for two query heads
     if (layer == 0) {
       CHECK(out.rows == 2 * 40);
       CHECK(out.pairs == out.causal_pairs);
@@ -166,7 +167,7 @@ TEST_CASE("blend: rows of computed tokens are the prompt's own, the others' are 
     CHECK(out.mass == static_cast<double>(out.rows));
     CHECK(out.flops == rel(4 * out.pairs * 8, 1e-12));
   }
-  // Only the query at 3: rows of the first ten tokens are equal.
+  // Only the query at 3: the rows of the first ten tokens are equal.
   CHECK(session_of(method, head, 2, {3}).prefill_outcome().error < 1e-9);
 }
 
@@ -190,10 +191,10 @@ TEST_CASE("blend: all tokens computed is the full cache, none is plain reuse") {
     }
     CHECK(apart > 1e-3);
   }
-  // Reused keys differ from the recorded ones, so a retained share of attention has no meaning.
+  // Reused keys differ from the recorded keys, so a retained share of attention is undefined.
   CHECK(as_composed(*whole).has_retained_mass());
   CHECK_FALSE(as_composed(*none).has_retained_mass());
-  // Bytes are the full cache's.
+  // The bytes equal those of the full cache.
   CHECK(computed.bytes(0).kv == full.bytes(0).kv);
 }
 
@@ -210,7 +211,7 @@ TEST_CASE("blend is refused where there are no whole chunks to take") {
   refused({{"check_layer", std::int64_t{4}}}, "", "check_layer: expected 0 to 3");
   refused({{"recompute_ratio", 1.5}}, "", "recompute_ratio");
   refused({}, "", "layers without keys and values", {0, -1, 1, -1});
-  // Stores are the cache's own matter.
+  // Stores affect only the cache.
   CHECK(blend({}, "+store=fp8-e4m3")->prompt_part(2).computed == 0.15);
 }
 

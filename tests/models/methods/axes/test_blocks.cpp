@@ -1,5 +1,5 @@
-// Methods that read blocks of tokens: selections solved by hand, blocks that are always read, laws
-// of bytes and reads.
+// Methods that read blocks of tokens: hand-solved selections, blocks that are always read, laws of
+// bytes and reads.
 
 #include <algorithm>
 #include <cmath>
@@ -99,7 +99,8 @@ double dot(std::span<const float> a, std::span<const float> b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-/// Blocks by falling score, the last before all others; ties go to the older.
+/// Blocks by decreasing score, with the last block first; ties are resolved in favour of the older
+/// block.
 std::vector<std::int64_t> ranked(std::vector<double> scores) {
   scores.back() = std::numeric_limits<double>::infinity();
   std::vector<std::int64_t> order(scores.size());
@@ -124,7 +125,7 @@ double log_sum(const HeadVectors& head, std::int32_t g, std::span<const std::int
   return max + std::log(sum);
 }
 
-/// What `digest` scores the blocks of KV head h at the last token, for query head g.
+/// Scores by `digest` of the blocks of KV head h at the last token, for query head g.
 std::vector<double> scores_of(const Layer& layer, const std::string& digest, std::size_t h,
                               std::int32_t g) {
   const HeadVectors& head = layer.view.heads[h];
@@ -183,7 +184,7 @@ TEST_CASE("blocks: the last step reads its own block and the best others, by han
           CHECK(some.log_sums[at] == rel(expected, 1e-5));
         }
       }
-      // No step reads more than topk blocks, of each query head under digest=mean.
+      // No step reads more than topk blocks; under digest=mean this applies per query head.
       const double heads = digest == "mean" ? kGroup : 1;
       for (const double read : some.read) CHECK(read <= heads * static_cast<double>(topk * kPage));
     }

@@ -1,4 +1,4 @@
-// Records of latent rows: bytes, the worked example, and what stays exact.
+// Records of latent rows: bytes, the worked example, and the exact parts.
 
 #include <string>
 #include <vector>
@@ -87,7 +87,7 @@ TEST_CASE("ds-mla: the worked example's tile, RoPE bit by bit, tiles apart") {
     CHECK(fp8.key[i] == row[i]);
     CHECK(fp8.value[i] == 0);
   }
-  // An outlier changes its own tile only.
+  // An outlier changes only its tile.
   Row outlier = row;
   outlier[130] = 100;
   const Stored other = stored("fp8", outlier);

@@ -1,4 +1,4 @@
-// DSA: scores of an indexer, one set of tokens for all heads, and the law of what a step reads.
+// DSA: scores of an indexer, one set of tokens for all heads, and the law of a step's reads.
 
 #include <cmath>
 #include <map>
@@ -108,7 +108,7 @@ TEST_CASE("index scores: the worked example, and rows rounded under a power of t
   CHECK(scores == std::vector<double>{1.5, .875, 1.25});
 
   std::vector<float> row{3, -1, 0.5F, 2};
-  std::vector<float> rotated{4.5F, 2.5F, -0.5F, 5.5F};  // times H, over 2: by hand below
+  std::vector<float> rotated{4.5F, 2.5F, -0.5F, 5.5F};  // times H, over 2: by hand next
   rotated = {(3 - 1 + 0.5F + 2) / 2, (3 + 1 + 0.5F - 2) / 2, (3 - 1 - 0.5F - 2) / 2,
              (3 + 1 - 0.5F + 2) / 2};
   round_index_row(row);

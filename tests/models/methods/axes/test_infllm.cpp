@@ -1,5 +1,5 @@
-// InfLLM: blocks that prompt and steps read against a reference, a case by hand, sizes, traffic and
-// limits.
+// InfLLM: blocks read by prompt and steps compared with a reference, a hand-solved case, sizes,
+// traffic and limits.
 
 #include <algorithm>
 #include <cmath>
@@ -69,17 +69,18 @@ struct Run {
   PromptScores scores;
 };
 
-/// The definition, token by token: what each query reads, and what each token receives.
+/// The definition, token by token: tokens that each query reads, and attention that each token
+/// receives.
 struct ReferenceInfllm {
   Sizes set;
   const std::vector<HeadVectors>& heads;
   const Rope& rope;
   std::int64_t initial = 0, known = 0;
   std::vector<std::vector<std::int64_t>> blocks;  // positions
-  // By head and query head: attention received by each token; block keys.
+  // Attention received by each token, by head and query head; block keys.
   std::map<std::pair<std::size_t, std::int32_t>, std::vector<double>> received;
   std::map<std::pair<std::size_t, std::int32_t>, std::vector<std::vector<double>>> block_keys;
-  std::vector<std::int64_t> recent;  // blocks on the GPU, the last used at the end
+  std::vector<std::int64_t> recent;  // blocks on the GPU, the most recently used at the end
   std::set<std::int64_t> chosen;
   std::int64_t fetched = 0;
   double gap = 1e300;
@@ -139,7 +140,7 @@ struct ReferenceInfllm {
       fetched += std::find(recent.begin(), recent.end(), b) == recent.end() ? 1 : 0;
       std::erase(recent, b);
     }
-    // Blocks of the same use leave in their order.
+    // Blocks last used at the same step leave in their order.
     recent.insert(recent.end(), chosen.begin(), chosen.end());
     const auto extra = std::max<std::int64_t>(0, std::ssize(recent) - set.cached);
     recent.erase(recent.begin(), recent.begin() + extra);
@@ -222,7 +223,7 @@ TEST_CASE("infllm reads and fetches the blocks of a reference, and its bytes fol
       reference.run(first, std::min(first + set.chunk, prompt));
     }
     for (std::int64_t t = prompt; t < tokens; ++t) {
-      // The step reads what was there before it.
+      // The step reads the state before it.
       ReferenceInfllm before = reference;
       before.choose(t, t + 1);
       const auto read = before.positions(t);
@@ -260,8 +261,8 @@ TEST_CASE("infllm reads and fetches the blocks of a reference, and its bytes fol
       CHECK(law->kv == held.kv);
       CHECK(law->side == held.side);
       CHECK(law->host == held.host);
-      // Recounts: blocks in host memory, what is not there, and `cached` blocks; a key a block and
-      // query head, a score a token of the tail.
+      // Recomputed: blocks in host memory, resident tokens outside blocks, and `cached` blocks; a
+      // key per block and query head, a score per token of the tail.
       const auto blocks = std::ssize(reference.blocks);
       const std::int64_t resident =
           t + 1 - blocks * set.page + std::min(blocks, set.cached) * set.page;
@@ -287,11 +288,11 @@ TEST_CASE("infllm reads and fetches the blocks of a reference, and its bytes fol
 }
 
 TEST_CASE("infllm by hand: keys of blocks from attention received, choice, cache, ties") {
-  // One head of 2 channels, scale 1; 1 initial token, 2 local, blocks of 2 of which 1 is read and
-  // stays, described by 1 token. The prompt's 7 queries are 0, in chunks of 1, so that each gives
-  // equal shares to what it reads:
+  // One head of 2 channels, scale 1; 1 initial token, 2 local, blocks of 2, of which 1 is read and
+  // stays, described by 1 token. The prompt's 7 queries are 0, in chunks of 1, so that each
+  // distributes its attention equally over the tokens that it reads:
   //   t            1    2    3    4    5    6
-  //   tokens read  2    3    4    5    6    7      (block {1, 2} exists from t = 5 on)
+  //   tokens read  2    3    4    5    6    7      (block {1, 2} exists since t = 5)
   //   token 1 receives 1/2 + 1/3, token 2 1/3 + 1/4: token 1 describes block {1, 2}
   //   token 3 receives 1/4 + 1/5, token 4 1/5 + 1/6: token 3 describes block {3, 4}
   constexpr std::int64_t kTokens = 11;
@@ -336,14 +337,14 @@ TEST_CASE("infllm by hand: keys of blocks from attention received, choice, cache
     CHECK(run.session.output(0)[1] == doctest::Approx(out[1]).epsilon(1e-12));
     CHECK(run.session.fetched(0) == Bytes{fetched * 2 * 2 * 2 * 2});
   };
-  // Blocks {1, 2} and {3, 4} have keys (2, 0) and (0, 2). Token 4 would suit (1, 0) best, but it
-  // does not describe its block. Block {1, 2} is on the GPU since t = 5.
+  // Blocks {1, 2} and {3, 4} have keys (2, 0) and (0, 2). Token 4 has the best score for (1, 0),
+  // but it does not describe its block. Block {1, 2} is on the GPU since t = 5.
   expect(7, {0, 1, 2, 5, 6, 7}, 0);
   expect(8, {0, 3, 4, 5, 6, 7, 8}, 1);
   // Block {5, 6}: token 5 received 1/6 + 1/7 = .31. Token 6 received 1/7, and at t = 7
   // 1 / (4 + e^-1 + e^2) = .085: token 5 describes it, key (-1, -1).
   expect(9, {0, 5, 6, 7, 8, 9}, 1);
-  // (1, 1): blocks {1, 2} and {3, 4} score 2, {5, 6} -2: the older of the two.
+  // (1, 1): blocks {1, 2} and {3, 4} score 2, {5, 6} -2: the older of the first two is read.
   expect(10, {0, 1, 2, 7, 8, 9, 10}, 1);
   CHECK(run.session.counts().at("infllm_blocks_chosen") == 4);
   CHECK(run.session.counts().at("infllm_blocks_fetched") == 3);
@@ -362,8 +363,8 @@ TEST_CASE(
     const auto [out, log_sum] = test::reference_output(heads[1], 1, t, read);
     CHECK(all.session.log_sum(1, 1) == doctest::Approx(log_sum).epsilon(1e-9));
   }
-  // Which tokens describe a block depends on what the prompt's queries read. Where all of its
-  // tokens do, a larger choice contains the smaller.
+  // The tokens that describe a block depend on the reads of the prompt's queries. If all tokens
+  // describe the block, a larger choice contains the smaller one.
   std::vector<double> before;
   for (const std::int64_t topk : {0, 1, 2, 4, 8, 40}) {
     Run run{heads, given({.topk = topk, .representatives = 4})};
@@ -399,13 +400,13 @@ TEST_CASE("infllm's sizes and traffic by hand, its defaults and what it refuses"
   CHECK(step.side_read == 8 * (123 * 256 + 4096 * 2));
   CHECK(step.side_write == 8 * (256.0 / 128 + 4096 * 2));
   CHECK(step.extra_flops == 8 * (123 * 256.0 + 4096 * 257));
-  // Nothing is fetched before the first block is there.
+  // No block is fetched before the first block exists.
   CHECK(method->decode_traffic(0, site.shape, Dtype::kFp16, 4352, false).link_read == 0);
   CHECK(method->decode_traffic(0, site.shape, Dtype::kFp16, 4353, false).link_read ==
         2 * 128 * 512);
 
-  // A prompt of 5,000 in 10 chunks. Blocks are there when a chunk starts: (4608 - 4224) / 128 = 3
-  // for the last, none before. At its end (5000 - 4224) / 128 = 6.
+  // A prompt of 5,000 in 10 chunks. Blocks existing at the start of a chunk: (4608 - 4224) / 128 =
+  // 3 for the last, none before. At its end: (5000 - 4224) / 128 = 6.
   const PrefillExtra prefill = method->prefill_extra(0, site.shape, Dtype::kFp16, 5000);
   const double local = 4096.0 * 4097 / 2 + 904.0 * 4096;
   CHECK(prefill.flops == 8 * 128.0 * (2 * local + 5000));
@@ -414,7 +415,7 @@ TEST_CASE("infllm's sizes and traffic by hand, its defaults and what it refuses"
   CHECK(prefill.read == 512 * (rows + 2 * 6 * 128));
   CHECK(prefill.written == 512 * 2.0 * (6 + 3) * 128 + 2048.0 * 6);
   CHECK(prefill.launches == 40);
-  // All three blocks are read: no pair is left out.
+  // All three blocks are read: no pair is omitted.
   CHECK(prompt_attention_share(*method, 5000) == test::rel(1, 1e-12));
   for (const std::int64_t prompt : {1, 30, 97, 160}) {
     const Sizes set;
@@ -431,7 +432,8 @@ TEST_CASE("infllm's sizes and traffic by hand, its defaults and what it refuses"
     CHECK(prompt_attention_share(*small, prompt) == test::rel(pairs / (n * (n + 1) / 2), 1e-12));
   }
 
-  // A budget is divided as the released sizes, or fills what is not given.
+  // A budget is divided in the proportions of the released sizes, or sets the parameters without a
+  // value.
   const auto sizes = [&](Params params, std::int64_t budget) {
     const auto p =
         make_method({"infllm", std::move(params), Budget{0, budget}}, 20000, site)->params();

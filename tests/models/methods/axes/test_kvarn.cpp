@@ -54,7 +54,7 @@ TEST_CASE("KVarN's balance never raises the imbalance, and follows a factor of t
     CHECK(plain.imbalance <= plain.imbalance_before);
     CHECK(plain.imbalance >= 2);
     CHECK(kvarn_balance(tile, 32, 16, 0).imbalance == plain.imbalance_before);
-    // The first pass, over columns, takes a factor over.
+    // The first pass, over columns, absorbs a factor.
     for (float& x : tile) x *= 4;
     const KvarnBalance scaled = kvarn_balance(tile, 32, 16, 8);
     for (std::size_t c = 0; c < 16; ++c) {
@@ -69,7 +69,7 @@ TEST_CASE("KVarN's balance never raises the imbalance, and follows a factor of t
 }
 
 TEST_CASE("a store of KVarN equals tiles of its definition, ends stay exact") {
-  // d = 16, tiles of 64, 64 tokens in full: of 220 tokens two tiles are rounded, 28 wait.
+  // d = 16, tiles of 64, 64 unquantised tokens: of 220 tokens, two tiles are rounded and 28 wait.
   const Rows keys = test::normal_rows(220, 16, false, 3);
   const Rows values = test::normal_rows(220, 16, false, 4);
   test::StoreRun run{"kvarn-k4v2",
@@ -117,7 +117,7 @@ TEST_CASE("a store of KVarN equals tiles of its definition, ends stay exact") {
       for (std::size_t j = 0; j < 16; ++j) {
         const auto c = static_cast<std::int32_t>(j);
         const auto r = static_cast<std::int32_t>(t);
-        // A code may fall to the other side of a bound where the rotation sums in another order.
+        // If the rotation sums in another order, a code may be on the other side of a bound.
         differ += std::abs(key[j] - kt.value(c, r)) > 1e-5F ? 1 : 0;
         differ += std::abs(value[j] - vt.value(r, c)) > 1e-5F ? 1 : 0;
       }
@@ -140,7 +140,7 @@ TEST_CASE("KVarN's bytes: tiles as they fill, padded as in the engine") {
     CHECK(run.law(128 + tile) == 128 * full + tile * bytes);
     CHECK(run.law(128 + 3 * tile + 5) == 133 * full + 3 * tile * bytes);
   }
-  // From 256 channels on the bytes a token are a power of two: 280 becomes 512, 209 stays 256.
+  // From 256 channels, the bytes per token are a power of two: 280 becomes 512, 209 stays 256.
   const test::StoreRun wide{"kvarn-k4v4", kNoSinks, 256, 64};
   CHECK(wide.law(128) == 128 * 512);
   const test::StoreRun low{"kvarn-k4v2", kNoSinks, 256, 64};
@@ -153,7 +153,7 @@ TEST_CASE("KVarN's bytes: tiles as they fill, padded as in the engine") {
 }
 
 TEST_CASE("KVarN's error on normal rows and on rows with outliers") {
-  // Means over draws: with outliers a few numbers dominate each row.
+  // Means over random draws: with outliers, a few numbers dominate each row.
   for (const bool outliers : {false, true}) {
     double key = 0, value = 0, low = 0;
     for (const std::uint64_t seed : {7U, 8U, 9U, 10U}) {
@@ -177,8 +177,8 @@ TEST_CASE("KVarN's costs and refusals, and a replay by its law") {
   const test::StoreRun run{"kvarn-k4v4", {}, 128, 64};
   const StepTraffic step = run.method->decode_traffic(4, shape, Dtype::kBf16, 1152, false);
   CHECK(step.attention_read == 2 * (128 * 512 + 8 * 128 * 140));
-  // Rotations of a key, a value, two queries and two outputs; two operations an element
-  // dequantised; 134 an element balanced.
+  // Rotations of a key, a value, two queries and two outputs; two operations per dequantised
+  // element; 134 per balanced element.
   CHECK(step.extra_flops ==
         2 * (6 * 2.0 * 128 * 128 + 4.0 * 1152 * 128 + 2.0 * 128 * (8 * 16 + 6)));
   CHECK(step.move_read == 2 * 512);

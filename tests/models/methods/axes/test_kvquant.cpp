@@ -1,4 +1,4 @@
-// KVQuant: stored rows against references of their equations, laws and bytes.
+// KVQuant: stored rows compared with references of their equations, laws and bytes.
 
 #include <algorithm>
 #include <cmath>
@@ -32,11 +32,11 @@ TEST_CASE("k-means by hand: levels, centres, and no random numbers") {
   CHECK(found.centres == Rows{0, 1, 10, 1});
   CHECK(found.nearest == std::vector<std::int32_t>{0, 0, 1, 1});
   CHECK(nearest_centre(Rows{5, 1}, found.centres) == 0);  // a tie
-  // One centre a row: every row is its own.
+  // One centre per row: every row equals its centre.
   const Rows rows = test::normal_rows(20, 3, false);
   const auto own = kmeans_rows(rows, 3, 20, 10);
   CHECK(own.centres == rows);
-  // More iterations never raise the squared distance.
+  // More iterations never increase the squared distance.
   double before = 1e300;
   for (const std::int32_t iterations : {0, 1, 2, 5, 50}) {
     const auto some = kmeans_rows(rows, 3, 4, iterations);
@@ -53,7 +53,7 @@ TEST_CASE("k-means by hand: levels, centres, and no random numbers") {
   }
 }
 
-/// NumPy's percentile: linear between ranks.
+/// NumPy's percentile: linear interpolation between ranks.
 double percentile_of(std::vector<double> x, double share) {
   std::sort(x.begin(), x.end());
   const double at = share * static_cast<double>(x.size() - 1);
@@ -112,7 +112,7 @@ TEST_CASE("kvquant stores the rows of a reference: outliers, codebooks, every to
       middle[c] = (low + high) / 2;
       range[c] = (high - low) / 2;
     }
-    // Outliers of a row, without and with the limit of places; of values the ends of the row.
+    // Outliers of a row, with and without the limit of places; for values, the ends of the row.
     const auto key_outliers = [&](std::int64_t t, bool limited) {
       std::vector<std::pair<double, std::size_t>> up, down;
       for (std::size_t c = 0; c < n; ++c) {
@@ -200,7 +200,7 @@ TEST_CASE("kvquant stores the rows of a reference: outliers, codebooks, every to
           }
           wrong += std::abs(static_cast<double>(run.table.value(slot)[j]) - want) > 2e-5 ? 1 : 0;
         }
-        // A number in the middle between two levels may go to the other one.
+        // A number halfway between two levels may be rounded to either.
         CHECK(wrong <= 2);
       }
     }
@@ -219,7 +219,8 @@ TEST_CASE("kvquant's bytes: 21 outliers on each side of 4096 channels") {
         .store->kv_bytes(entries, entries, 128, Dtype::kFp16)
         .count();
   };
-  // A row of 32 heads: 42 key and 42 value outliers of 4 B, two fp16 numbers: 340 B, 10.625 a head.
+  // A row of 32 heads: 42 key and 42 value outliers of 4 B, two fp16 numbers: 340 B, 10.625 per
+  // head.
   CHECK(law(32, 3, .01, 33) == 512 + 32 * 2 * 48 + 340);
   CHECK(law(32, 4, .01, 33) == 512 + 32 * 2 * 64 + 340);
   // 8 heads: 6 on each side.

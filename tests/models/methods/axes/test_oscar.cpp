@@ -51,7 +51,7 @@ TEST_CASE("OSCAR: the worked examples' steps, zero points and codes") {
   CHECK(oscar_value(3, ends) == rel(3.09375, 1e-6));
   const OscarRow zero = oscar_row(Rows(16, 0.F), .96, Dtype::kFp16, false);
   CHECK(oscar_value(oscar_code(0, zero), zero) == 0);
-  // Stored in fp16, codes are still those of fp32.
+  // With fp16 storage, codes are still computed in fp32.
   const OscarRow half = oscar_row(kA, 0, Dtype::kFp16, false);
   CHECK(half.step == ends.step);
   CHECK(half.stored_zero == as_stored(half.zero, Dtype::kFp16));
@@ -117,7 +117,7 @@ TEST_CASE("OSCAR keeps the first and the newest tokens, and rounds one as it lea
       CHECK(exact == (i < 3 || i + 5 > t));
     }
   }
-  // 72 B an entry at 128 channels, 80 with fp32, 96 in vLLM; 2.28 bits at 131,072 tokens.
+  // 72 B per entry at 128 channels, 80 with fp32, 96 in vLLM; 2.28 bits at 131,072 tokens.
   const auto law = [](const std::string& layout, std::int64_t entries) {
     return test::StoreRun{"oscar", {{"layout", layout}}, 128, 8}.law(entries);
   };
@@ -251,13 +251,13 @@ TEST_CASE("OSCAR's rotation of a prompt: a reference with the same eigenvectors"
         for (std::size_t j = 0; j < 16; ++j) sum += static_cast<double>(row[j]) * u[i * 16 + j];
         same = same && std::abs(static_cast<double>(found[i]) - sum) < 2e-5;
       }
-      // A sum in another order may round to another bf16 number.
+      // A sum in another order may be rounded to another bf16 number.
       differ += same ? 0 : 1;
     }
   };
   check(of_keys, true);
   check(of_values, false);
-  CHECK(differ <= 8);  // of 80
+  CHECK(differ <= 8);  // out of 80
 }
 
 TEST_CASE("OSCAR in a replay: exact while everything is at an end, and by its law") {

@@ -1,4 +1,5 @@
-// PolarQuant's keys and SpinQuant: stored rows against references of their equations, and bytes.
+// PolarQuant's keys and SpinQuant: stored rows compared with references of their equations, and
+// bytes.
 
 #include <algorithm>
 #include <bit>
@@ -49,7 +50,7 @@ TEST_CASE("polarquant's keys: angles and radii of a reference, within half a ste
           const auto step =
               static_cast<double>(as_stored(static_cast<float>((*max - *min) / 16), Dtype::kFp16));
           const double code = std::clamp(std::floor((x[i] - zero) / step), 0.0, 15.0);
-          // Rounding of step and minimum moves the ends by less than another half of a step.
+          // Rounding of step and minimum moves the ends by less than half a step more.
           CHECK(std::abs(zero + (code + .5) * step - x[i]) <= step);
           return zero + (code + .5) * step;
         };
@@ -65,11 +66,11 @@ TEST_CASE("polarquant's keys: angles and radii of a reference, within half a ste
                        ? 1
                        : 0;
         }
-        CHECK(wrong <= 2);  // a number next to a bound
+        CHECK(wrong <= 2);  // numbers next to a bound
       }
     }
   }
-  // 68 B a key of 128 channels in groups of 128; values and the rest 256 B.
+  // 68 B per key of 128 channels in groups of 128; values and unpacked rows have 256 B.
   const test::StoreRun run{"polarquant", {}, 128, 8};
   CHECK(run.law(300) == 256 * (68 + 256) + 44 * 512);
   CHECK(run.law(127) == 127 * 512);
@@ -111,7 +112,7 @@ TEST_CASE("SpinQuant: QuaRot's arithmetic in groups of 128 channels") {
   CHECK(spin.law(10) == quarot.law(10));
   CHECK(spin.law(10) == 10 * 136);
   CHECK(test::StoreRun{"spinquant", {}, 256, 8}.law(10) == 10 * 2 * (128 + 8));
-  // Two groups of 8 of a rotated row of 16, each with its own step.
+  // Two groups of 8 of a rotated row of 16, each with a separate step.
   test::StoreRun run{"quarot", {{"quant_group", std::int64_t{8}}}, 16, 4};
   run.append(kA, kA);
   Rows row = rotated(kA);

@@ -1,4 +1,4 @@
-// PQCache: what a step fetches against a reference, sizes, traffic and limits.
+// PQCache: entries that a step fetches compared with a reference, sizes, traffic and limits.
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +34,7 @@ struct ReferencePq {
   std::int32_t parts = 2, bits = 3;
 };
 
-/// Positions read at step t, in lists. Centres from the prompt's keys, in fp16.
+/// Positions read at step t, as lists. Centres are those of the prompt's keys, in fp16.
 test::ReferenceRead reference_pq(const ReferencePq& set, const HeadVectors& head, std::int64_t t) {
   const std::int32_t size = head.head_dim / set.parts;
   const std::int64_t last = t - set.recent;  // candidates end before it
@@ -96,13 +96,13 @@ test::ReferenceRead reference_pq(const ReferencePq& set, const HeadVectors& head
       weights[static_cast<std::size_t>(i)].first += std::exp(row[i]) / total;
     }
   }
-  // Equal codes have equal weights; among them the older are chosen.
+  // Equal codes have equal weights; among them the older tokens are chosen.
   const auto [best, gap] = test::best(weights, static_cast<std::size_t>(set.chosen));
   test::ReferenceRead read;
   read.positions = best;
   std::sort(weights.begin(), weights.end(),
             [](const auto& a, const auto& b) { return a.first > b.first; });
-  // The nearest weight that is not equal to the last chosen.
+  // The largest weight that differs from the last chosen weight.
   const double cut = weights[static_cast<std::size_t>(set.chosen - 1)].first;
   read.gap = gap > 0 ? gap / cut : 1;
   for (std::int32_t i = 0; i < set.sinks; ++i) read.positions.insert(i);
@@ -147,7 +147,7 @@ TEST_CASE("pqcache fetches the tokens of a reference, made up and recorded") {
 }
 
 TEST_CASE("with a centre for each token pqcache fetches the best tokens") {
-  // 64 keys behind no sinks, one more than centres so that they are indexed: one key is repeated.
+  // 64 keys without sinks, one more than the centres so that they are indexed: one key is repeated.
   auto owned = test::random_head(2, 8, 70, 65, 3);
   for (std::size_t j = 0; j < 8; ++j) owned.keys[64 * 8 + j] = owned.keys[63 * 8 + j];
   for (float& x : owned.keys) x = as_stored(x, Dtype::kFp16);
@@ -184,7 +184,7 @@ TEST_CASE("pqcache that reads everything is exact, sizes and traffic by hand") {
   all.session.step();
   CHECK(all.session.events().read == 101);
   CHECK(all.session.counts().at("pqcache_heads_whole") == 1);
-  // 90 tokens behind 32 sinks are fewer than 64 centres.
+  // 90 tokens after 32 sinks are fewer than 64 centres.
   test::SessionRun few{resolved({}, owned.view, Budget{0, 40}), owned.view};
   few.session.step();
   CHECK(few.session.events().read == (100 - 32 <= 64 ? 101 : 41));
@@ -204,7 +204,7 @@ TEST_CASE("pqcache that reads everything is exact, sizes and traffic by hand") {
   CHECK(step.attention_read == 2 * 1001 * 512);
   CHECK(step.link_read == 2 * 484 * 512);
   CHECK(step.link_write == 2 * 512);
-  // Candidates: 10,001 less 32, 484 and the new one.
+  // Candidates: 10,001 minus 32, 484 and the new token.
   CHECK(step.side_read == 2 * (9484 * 1.5 + 2 * 64 * 128));
   CHECK(step.extra_flops == 2 * 4 * (2.0 * 64 * 128 + 9484 * 6));
   CHECK(step.move_write == 2 * 484 * 512);

@@ -1,4 +1,4 @@
-// The prefill axis: which pairs are computed, by hand and by laws over every choice.
+// The prefill axis: the computed pairs, by hand and by laws over every choice.
 
 #include <cmath>
 #include <limits>
@@ -41,7 +41,7 @@ PrefillHead head_of(const test::OwnedHead& owned) {
           .scale = owned.view.scale};
 }
 
-/// [prompt][prompt], 1 where a pair is computed.
+/// [prompt][prompt], 1 if the pair is computed.
 std::vector<std::vector<std::uint8_t>> pairs_of(const PrefillRule& rule, const PrefillHead& head) {
   const auto pattern = rule.start(head);
   std::vector<std::vector<std::uint8_t>> all;
@@ -152,7 +152,7 @@ TEST_CASE("tiles: the diagonal is computed, rows see no later key, more is never
 }
 
 TEST_CASE("skip-softmax: the worked example, one query a tile row") {
-  // Keys of one channel: the last query is 1, so that its logits are the keys. Tiles of one key.
+  // Keys of one channel: the last query is 1, so its logits equal the keys. Tiles of one key.
   const std::vector<float> keys{2, 5, 1, 4.9F, -3};
   const std::vector<float> q{1, 1, 1, 1, 1};
   const PrefillHead head{.q = q, .keys = keys, .prompt = 5, .head_dim = 1, .scale = 1};
@@ -161,7 +161,7 @@ TEST_CASE("skip-softmax: the worked example, one query a tile row") {
   const auto pairs = pairs_of(*rule, head);
   CHECK(pairs[4] == std::vector<std::uint8_t>{1, 1, 0, 1, 0});
   CHECK(pairs[0] == std::vector<std::uint8_t>{1});
-  // A factor above the prompt leaves the tiles with a record.
+  // With a factor larger than the prompt, only the tiles with a new maximum remain.
   const auto all_leave =
       rule_of("skip-softmax", {{"tile", std::int64_t{1}}, {"skip_factor", 9.0}}, 5);
   CHECK(pairs_of(*all_leave, head)[4] == std::vector<std::uint8_t>{1, 1, 0, 0, 0});
@@ -191,7 +191,7 @@ TEST_CASE("xattention by hand: two blocks of two, strides of two") {
 TEST_CASE("minference by hand: columns and diagonals of the last rows") {
   const test::OwnedHead owned = test::random_head(1, 8, 400, 400, 9);
   const PrefillHead head = head_of(owned);
-  // 30 columns are the first 30, 50 diagonals the nearest: both are forced.
+  // The 30 columns are the first 30 and the 50 diagonals the nearest: both are forced.
   const auto pairs = pairs_of(
       *rule_of("minference", {{"vertical", std::int64_t{1}}, {"slash", std::int64_t{1}}}, 400),
       head);
@@ -220,13 +220,13 @@ TEST_CASE("costs: the share of a prompt's FLOPs, and the choice in addition") {
   const auto extra = [&](const std::string& name) {
     return method_of(name)->prefill_extra(0, shape, Dtype::kFp16, 600);
   };
-  // 1 / 16 of QK^T and six operations for a coarse pair.
+  // 1 / 16 of QK^T, and six operations per coarse pair.
   const double pairs = 600.0 * 601 / 2;
   CHECK(extra("xattention").flops == rel(4 * pairs * (2 * 16 / 16.0 + 6 / 256.0), 1e-12));
   CHECK(extra("skip-softmax").flops == 0);
   CHECK(extra("minference").flops > 0);
   CHECK(extra("flexprefill").flops > extra("minference").flops);
-  // The cache is the full one.
+  // The cache equals the full cache.
   for (const char* name : {"xattention", "minference", "flexprefill", "skip-softmax"}) {
     CHECK(method_of(name)->plain_rows());
     CHECK(method_of(name)->entries_held(0, 600, 700) == 700);

@@ -1,5 +1,5 @@
-// Presses of kvpress that wrap others: keys rotated to their rank after the prompt's cut, Finch,
-// and one scorer for the prompt with another for decode steps.
+// Presses of kvpress that wrap other presses: keys rotated to their rank after the prompt is cut,
+// Finch, and one scorer for the prompt with another for decode steps.
 
 #include <cmath>
 #include <map>
@@ -57,8 +57,8 @@ struct RotatedRun {
   PromptScores scores;
 };
 
-/// Attention of query head g at step t over `ids`; prompt keys are at their rank, the others and
-/// the query at their own position.
+/// Attention of query head g at step t over `ids`; prompt keys are at their rank, the other keys
+/// and the query at their own positions.
 test::Vec reference_rerotated(const HeadVectors& head, std::int32_t g, std::int64_t t,
                               const Ids& ids, double theta, bool interleaved) {
   const test::Vec q = test::to_vec(head.query(g, t));
@@ -124,12 +124,12 @@ TEST_CASE("rerotation of a prompt that stays whole is the identity") {
 }
 
 TEST_CASE("after rerotation a key's logit depends on its rank, not on its old position") {
-  // Two prompts have the same un-rotated keys, in the second with dropped tokens in between.
+  // Two prompts have the same un-rotated keys; the second has dropped tokens in between.
   const Rope rope{8, 10000, true};
   test::Normal normal{4};
   std::vector<float> content, other(8, 0.01F);
   for (int i = 0; i < 4 * 8; ++i) content.push_back(static_cast<float>(normal()));
-  for (float& x : content) x *= 0.01F;  // knorm keeps the smallest
+  for (float& x : content) x *= 0.01F;  // knorm keeps the smallest keys
   const auto output = [&](std::int64_t stride) {
     const std::int64_t prompt = 3 * stride;
     test::OwnedHead head = test::random_head(1, 8, prompt + 1, prompt, 9);
@@ -144,7 +144,7 @@ TEST_CASE("after rerotation a key's logit depends on its rank, not on its old po
       }
       rope.rotate(std::span{head.keys}.subspan(static_cast<std::size_t>(t) * 8, 8), t);
     }
-    // The last token is at rank 3 in both, with a query that looks as if it were there.
+    // The last token is at rank 3 in both, with a query rotated to that position.
     for (std::int64_t j = 0; j < 8; ++j) {
       const auto at = static_cast<std::size_t>(prompt * 8 + j);
       head.q[at] = static_cast<float>(j) + 1;
@@ -189,7 +189,8 @@ TEST_CASE("a rotation is a read, three operations and a write of each kept key")
       doctest::Contains("expected merge=drop"), InputError);
 }
 
-/// Finch's scores: attention rows of the last `question` tokens, each times the keys before it.
+/// Finch's scores: attention rows of the last `question` tokens, each multiplied by the number of
+/// preceding keys.
 test::ReferenceScorer reference_finch(std::int64_t question, bool weighted) {
   return [=](const HeadVectors& head, const Ids& ids, std::int64_t tokens) {
     test::Scores all;
@@ -248,13 +249,14 @@ TEST_CASE("finch keeps a reference's entries, made up and recorded") {
       compare(head, 12, 0.5, 33, weighted);
     }
   }
-  CHECK(compared >= 20);  // of 24
+  CHECK(compared >= 20);  // out of 24
 }
 
 TEST_CASE("finch by hand: a later row of the question counts for more") {
-  // Keys 0, 0, 0, 0, 0 (one channel), a question of two. Rows spread evenly: position 3 gives 1/4
-  // and weighs 3, position 4 gives 1/5 and weighs 4. Each earlier token has (3/4 + 4/5) / 2.
-  // With a key of ln 3 at 1, position 3 gives it 1/2, position 4 3/7.
+  // Keys 0, 0, 0, 0, 0 (one channel), a question of two tokens. With equal rows, position 3
+  // contributes 1/4 with weight 3, position 4 contributes 1/5 with weight 4. Each earlier token has
+  // (3/4 + 4/5) / 2. With a key of ln 3 at 1, its share is 1/2 from position 3 and 3/7 from
+  // position 4.
   const std::vector<float> q{1, 1, 1, 1, 1};
   const std::vector<float> keys{0, static_cast<float>(std::log(3.0)), 0, 0, 0};
   const std::vector<float> values{1, 2, 3, 4, 5};
@@ -288,7 +290,7 @@ TEST_CASE("finch's settings: the question fits, chunks are longer than it") {
       return error.what();
     }
   };
-  CHECK(why({{"ratio", 0.5}}) == "50");  // the default shrinks
+  CHECK(why({{"ratio", 0.5}}) == "50");  // the default is reduced
   CHECK(why({{"ratio", 0.1}}) == "64");
   CHECK(why({{"ratio", 0.5}, {"question", std::int64_t{51}}}).find("expected at most the 50") !=
         std::string::npos);
@@ -337,7 +339,7 @@ TEST_CASE("prefill-decoding cuts the prompt by one scorer and steps by another")
   const test::WholeTrace real{Trace::open(kSample)};
   compare(real.head(3, 1), 120, 25, 100);
   CHECK(compared > 300);
-  // The whole prompt and the same scorer: decoding.
+  // The whole prompt and the same scorer: equal to the method "decoding".
   const HeadVectors& head = made_up.view;
   const MethodContext site{
       .shape = {.n_heads = head.group, .n_kv_heads = 1, .head_dim = head.head_dim}, .n_layers = 1};

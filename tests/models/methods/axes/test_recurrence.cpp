@@ -1,4 +1,4 @@
-// LazyEviction and SnapStream: held entries against references, laws, costs and refusals.
+// LazyEviction and SnapStream: held entries compared with references, laws, costs and refusals.
 
 #include <algorithm>
 #include <cmath>
@@ -97,7 +97,7 @@ TEST_CASE("lazyeviction by hand: recurrence, and nothing active") {
   const double at_gap = 2 / (1 + std::exp(1.0));
   CHECK(at_gap == rel(.5378828, 1e-6));
   CHECK(2 / (1 + std::exp(2.0)) == rel(.2384058, 1e-6));
-  // One channel: a query of 8 at even steps finds the key of 1 at position 0, other weights are
+  // One channel: a query of 8 at even steps matches the key of 1 at position 0, other weights are
   // below e^-8. Gaps: 0, then 2.
   std::vector<float> q(12, 0.F), keys(12, 0.F), values(12, 1.F);
   keys[0] = 1;
@@ -116,13 +116,13 @@ TEST_CASE("lazyeviction by hand: recurrence, and nothing active") {
                head, {}),
       head};
   for (std::int64_t t = 4; t < 9; ++t) run.step(t);
-  // At position 8 entry 0 was active at 4, 6, 8: the first gap is 4, from its position.
+  // At position 8, entry 0 was active at 4, 6, 8: the first gap is 4, counted from its position.
   CHECK(run.session.selector().score(0) == rel(1 + 2 / (1 + std::exp(3.0)), 1e-12));
   run.step(9);
   CHECK(run.session.selector().score(0) ==
         rel(2 / (1 + std::exp(1.0 / 4)) + 2 / (1 + std::exp(3.0)), 1e-12));
   CHECK(run.session.selector().score(1) == 0);
-  // alpha of 1: all scores tie, so that the first B - W and the last W stay.
+  // alpha of 1: all scores are tied, so that the first B - W and the last W stay.
   const auto random = test::random_head(2, 8, 60, 30, 2);
   test::SessionRun none{
       resolved("lazyeviction", {{"window", std::int64_t{10}}, {"alpha", 1.0}, {"limit", 16.0}},

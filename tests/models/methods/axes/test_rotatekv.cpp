@@ -1,4 +1,5 @@
-// RotateKV: stored rows against a reference of their equations, cases by hand, laws and bytes.
+// RotateKV: stored rows compared with a reference of their equations, hand-solved cases, laws and
+// bytes.
 
 #include <algorithm>
 #include <bit>
@@ -38,7 +39,7 @@ struct Coding {
   bool slip = false;  // the step divides by bits^2 - 1
 };
 
-/// Codes of groups of channels, decoded.
+/// Decoded codes of groups of channels.
 std::vector<double> coded(std::vector<double> x, const Coding& set) {
   const auto top = static_cast<double>((1 << set.bits) - 1);
   for (auto part = x.begin(); part != x.end(); part += set.group) {
@@ -155,7 +156,7 @@ TEST_CASE("rotatekv stores the rows of a reference: rotation across heads, order
           wrong += equal ? 0 : 1;
         }
       }
-      // A number in the middle between two levels may go to the other one, which changes its row.
+      // A number halfway between two levels may be rounded to either, which changes its row.
       CHECK(wrong <= 2);
     }
   }
@@ -204,18 +205,18 @@ TEST_CASE("rotatekv by hand: clipped range, the slip of 3 bits, equal channels, 
     near(value, want);
   };
   // (5, 1) rotated is (6, 4) / sqrt 2. Times sqrt 2: the range is .9 * 4 = 3.6 to .9 * 6 = 5.4, the
-  // step .6, the zero point -6. 4 / .6 = 6.67 is 7, code 1, read as 4.2; 6 / .6 = 10, code 4, which
-  // is 3 at most: 5.4. Rotated back: (5.4 + 4.2) / 2 and (5.4 - 4.2) / 2.
+  // step .6, the zero point -6. 4 / .6 = 6.67 is rounded to 7, code 1, decoded as 4.2; 6 / .6 = 10,
+  // code 4, clamped to 3: 5.4. Rotated back: (5.4 + 4.2) / 2 and (5.4 - 4.2) / 2.
   one({5, 1}, {.bits = 2, .clip = .9}, {4.8F, .6F});
-  // (3.5, 3.5) rotated is (7, 0) / sqrt 2: a step of 1 reaches it with code 7, one of 7 / 8 does
-  // not: 6.125.
+  // (3.5, 3.5) rotated is (7, 0) / sqrt 2: a step of 1 reaches it with code 7, a step of 7 / 8
+  // reaches only 6.125.
   one({3.5F, 3.5F}, {.bits = 3}, {3.5F, 3.5F});
   one({3.5F, 3.5F}, {.bits = 3, .slip = true}, {3.0625F, 3.0625F});
-  // Rotated channels that are equal, and zeros: exact.
+  // Equal rotated channels and zeros are exact.
   one({2, 0}, {.bits = 2}, {2, 0});
   one({0, 0}, {.bits = 2, .clip = .8}, {0, 0});
-  // Rotated channels of two heads (0 10 1 11) and (2 12 3 13). In order of their sums, groups of 4
-  // have ranges of 3 and are exact; as they are, a range of 11 has steps of 11 / 3.
+  // Rotated channels of two heads (0 10 1 11) and (2 12 3 13). Ordered by their sums, groups of 4
+  // have ranges of 3 and are exact; in their original order, a range of 11 has steps of 11 / 3.
   const auto row = [](const std::vector<double>& of) {
     const auto back = rotated(of);
     return Rows{back.begin(), back.end()};
@@ -262,7 +263,7 @@ TEST_CASE("rotatekv: values are QuaRot's where the range contains 0, and errors 
     }
     run.store->prompt_written(run.table, scores, 0);
     CHECK(run.values() == quarot.values());
-    // Keys are rotated before RoPE: other numbers, the same error (8.34e-3 of 4 bits).
+    // Keys are rotated before RoPE: different numbers with the same error (8.34e-3 for 4 bits).
     const double error = test::relative_error(run.keys(), values);
     CHECK(error == doctest::Approx(test::relative_error(quarot.keys(), values)).epsilon(.05));
     if (bits == 4) CHECK(error == doctest::Approx(8.34e-3).epsilon(.05));
@@ -276,9 +277,9 @@ TEST_CASE("rotatekv: pivots by hidden states are the tokens with the largest ele
   const Rope rope{kD, 10000, false};
   Rows hidden(14 * 2, .1F);
   hidden[3 * 2 + 1] = -9;                    // token 3
-  hidden[7 * 2] = 4, hidden[7 * 2 + 1] = 4;  // token 7 has two large elements, and counts once
+  hidden[7 * 2] = 4, hidden[7 * 2 + 1] = 4;  // two large elements, counted once
   hidden[9 * 2] = 2;                         // token 9
-  hidden[13 * 2] = 50;                       // not of the prompt
+  hidden[13 * 2] = 50;                       // not in the prompt
   LayerVectors layer;
   layer.heads = {owned.view};
   layer.rope = &rope;
@@ -316,14 +317,14 @@ TEST_CASE("rotatekv's bytes and traffic by hand, and what it refuses") {
   const auto law = [&](const Method& method, std::int64_t entries) {
     return method.layer_bytes(0, shape, Dtype::kFp16, 1000, entries)->kv;
   };
-  // 32 b + 8 bytes of a key and a value, 20 tokens in full.
+  // 32 b + 8 bytes per key and value, 20 unquantised tokens.
   for (const std::int64_t bits : {2, 3, 4}) {
     const auto method = method_of({{"bits", bits}});
     CHECK(law(*method, 1000) == Bytes{8 * (20 * 512 + 980 * (32 * bits + 8))});
   }
   CHECK(law(*method_of({{"quant_group", std::int64_t{32}}}), 1000) ==
         Bytes{8 * (20 * 512 + 980 * 2 * (32 + 4 * 4))});
-  // A prompt shorter than its pivots: tokens after it are in 2 bits.
+  // A prompt shorter than the number of pivots: tokens after it are in 2 bits.
   const auto few = make_method({"rotatekv", {}, {}}, 5, site);
   CHECK(few->layer_bytes(0, shape, Dtype::kFp16, 5, 30)->kv == Bytes{8 * (5 * 512 + 25 * 72)});
   // A step over 1,000 entries of 8 heads: 512 channels are rotated together, log2 512 = 9, RoPE 3;
@@ -338,7 +339,7 @@ TEST_CASE("rotatekv's bytes and traffic by hand, and what it refuses") {
   CHECK_FALSE(method->needs().inputs.hidden);
   CHECK(std::get<double>(method->params().at("clip")) == .8);
   CHECK(std::get<double>(method_of({{"bits", std::int64_t{3}}})->params().at("clip")) == 1);
-  // Six KV heads: groups of 4 do not divide them, of 2 do.
+  // Six KV heads are divisible by groups of 2, but not of 4.
   const auto six = make_method({"rotatekv", {}, {}}, 100,
                                {.shape = {.n_heads = 6, .n_kv_heads = 6, .head_dim = 64}});
   CHECK(std::get<std::int64_t>(six->params().at("head_group")) == 2);

@@ -1,4 +1,4 @@
-// SepLLM: held entries against a reference, laws, sizes, what a trace has to have, refusals.
+// SepLLM: held entries compared with a reference, laws, sizes, trace requirements, refusals.
 
 #include <algorithm>
 #include <map>
@@ -52,7 +52,7 @@ TEST_CASE("sepllm holds what a token-by-token reference holds, and keeps its par
       layer.token_ids = tokens;
       layer.separator_ids = separators;
       test::SessionRun run{resolved(sizes(2, 5, 12, 24), head.view), head.view, &layer};
-      // Two lists: separators that were kept, and everything since.
+      // Two lists: kept separators, and all later tokens.
       Ids kept, since;
       const auto feed = [&](std::int32_t id) {
         if (id >= 2) since.push_back(id);
@@ -71,7 +71,7 @@ TEST_CASE("sepllm holds what a token-by-token reference holds, and keeps its par
         REQUIRE(held_by(run.session) == want);
         CHECK(want.size() <= 24);
         CHECK(kept.size() <= 5);
-        // The newest 12 are there.
+        // The newest 12 tokens are held.
         for (auto id = static_cast<std::int32_t>(std::max<std::int64_t>(0, n - 12)); id < n; ++id) {
           CHECK(std::binary_search(want.begin(), want.end(), id));
         }
@@ -98,7 +98,7 @@ TEST_CASE("sepllm without separators is a window that is trimmed in batches") {
   for (std::int64_t t = 30; t < 120; ++t) {
     run.step(t);
     const Ids held = held_by(run.session);
-    // 33 entries become 4 + 16, which is every 13 tokens from the 33rd on.
+    // 33 entries are trimmed to 4 + 16, every 13 tokens after the 33rd.
     const std::int64_t n = t + 1;
     CHECK(std::ssize(held) == (n <= 32 ? n : 20 + (n - 33) % 13));
     Ids want = test::first_ids(4);
@@ -107,7 +107,7 @@ TEST_CASE("sepllm without separators is a window that is trimmed in batches") {
     }
     CHECK(held == want);
   }
-  // A cache that is never full is a full cache.
+  // A cache that never reaches its limit equals the full cache.
   test::SessionRun whole{resolved(sizes(4, 6, 16, 200), head.view), head.view, &layer};
   whole.to_the_end();
   CHECK(held_by(whole.session) == test::first_ids(120));
@@ -175,7 +175,7 @@ TEST_CASE("sepllm replays traces that name their separators, and says what other
   const ReplayMethod& m = good.methods.front();
   CHECK(m.entries_held_final <= 16);
   CHECK(m.entries_held_final >= 10);
-  // The parameter says the same as the metadata, and wins over it.
+  // The parameter equals the metadata, and takes precedence.
   MethodSpec by_parameter = small;
   by_parameter.params["separator_ids"] = std::string{"0,1,2"};
   const auto plain = write("plain", true, nullptr);

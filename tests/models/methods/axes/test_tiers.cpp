@@ -159,7 +159,7 @@ TEST_CASE("ANS: rows return as they left, the bytes are the entropy of high and 
   CHECK(trip.link_bytes < trip.page_bytes);
   CHECK(ans->held_bytes(page_of(32)) == page_of(32).bytes());
   CHECK(ans->link_bytes(page_of(32)) == rel(page_of(32).bytes() / 1.4, 1e-12));
-  // Two values in equal numbers: a bit each.
+  // Two values in equal numbers: one bit each.
   TierRows two = rows_of(64, 128);
   for (std::size_t i = 0; i < two.keys.size(); ++i) {
     two.keys[i] = two.values[i] = i % 2 == 0 ? 1.0F : -2.0F;
@@ -203,7 +203,7 @@ TEST_CASE("KVTC: layouts keep their budget and order, the error falls with the b
     }
     CHECK(error == rel(layout.error, 1e-9));
   }
-  CHECK(before < 1e-12);  // 32 bits for each of 96: fp32
+  CHECK(before < 1e-12);  // 32 bits for each of 96 components: fp32
 }
 
 TEST_CASE("KVTC: all directions in fp32 lose nothing, sinks and recent tokens are exact") {
@@ -270,7 +270,7 @@ TEST_CASE("every codec: fixed bytes are linear in pages, no page grows, share 0 
     none.tokens = 0;
     CHECK(round_trip(*tier, none).rows == 0);
     CHECK(none.keys == keys);
-    // Later tokens stay as they are.
+    // Later tokens are unchanged.
     TierRows half = rows_of(256, 256);
     half.tokens = 128;
     (void)round_trip(*tier, half);
@@ -278,7 +278,7 @@ TEST_CASE("every codec: fixed bytes are linear in pages, no page grows, share 0 
       CHECK(half.keys[i] == keys[i]);
       CHECK(half.values[i] == values[i]);
     }
-    // A second round trip costs at most the same again.
+    // A second round trip at most doubles the error.
     TierRows rows = rows_of(512, 256);
     const Row first = rows.keys;
     const double once = error_of(round_trip(*tier, rows));

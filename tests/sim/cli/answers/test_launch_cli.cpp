@@ -1,4 +1,4 @@
-// Launch commands as a user prints them, and engines' command lines as a user gives them.
+// Launch commands printed for a user, and engine command lines as input.
 
 #include <algorithm>
 #include <fstream>
@@ -35,7 +35,7 @@ json scenario_by(const Words& options, const fs::path& folder) {
   return json::parse(outcome.out);
 }
 
-/// The one role's command line of a launch document.
+/// The command line of the only role in a launch document.
 std::string command_by(const Words& options, const fs::path& folder) {
   const Outcome outcome =
       run_kvsim(Words{"run"} + options + Words{"--print-command", "--json", "-q"}, folder);
@@ -78,7 +78,7 @@ TEST_CASE("a printed command read back prints the same command") {
     INFO(printed);
     Words again = rest + Words{"--from-command", printed};
     for (std::size_t i = 0; i + 1 < service.size(); ++i) {
-      // The GPU and the release are not in the command.
+      // The command does not contain the GPU and the release.
       if (service[i] == "--gpu" || service[i] == "--stack") {
         again = again + Words{service[i], service[i + 1]};
       }
@@ -134,7 +134,7 @@ TEST_CASE("a command line sets the keys of the scenario, and options win") {
                  "--from-command", "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dcp 4"},
                 folder);
   CHECK(!has(all_used.err, "not part of the simulation"));
-  // Groups of the tensor-parallel GPUs have their own requests and share the experts.
+  // Each group of tensor-parallel GPUs has separate requests; all groups share the experts.
   const std::string shares =
       "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8 --dp-size 4 "
       "--enable-dp-attention";
@@ -148,7 +148,7 @@ TEST_CASE("a command line sets the keys of the scenario, and options win") {
                                      "vllm serve Qwen/Qwen3-8B --no-scheduler-reserve-full-isl"},
                     folder)
             .at("scheduler") == json{{"reserve_full_isl", false}});
-  // Formats of the cache that are methods of the catalogue.
+  // Cache formats that are methods of the catalogue.
   CHECK(scenario_by({"--gpu", "h100", "--from-command",
                      "vllm serve Qwen/Qwen3-8B --kv-cache-dtype int8_per_token_head"},
                     folder)

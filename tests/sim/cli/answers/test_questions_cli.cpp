@@ -1,4 +1,4 @@
-// The answers of docs/questions.md, computed again by hand from a few numbers.
+// The answers of docs/questions.md, recomputed by hand from a few numbers.
 
 #include <cmath>
 #include <sstream>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-/// The words of what a command that succeeds prints, joined by single blanks, without commas.
+/// The words printed by a successful command, separated by single blanks, without commas.
 std::string printed_words(const Words& arguments, const fs::path& folder) {
   const Outcome ran = run_kvsim(arguments, folder);
   INFO(ran.err);
@@ -36,7 +36,7 @@ std::string printed_words(const Words& arguments, const fs::path& folder) {
   return out;
 }
 
-/// The number behind the first `phrase` of `text`.
+/// The number after the first occurrence of `phrase` in `text`.
 double after(const std::string& text, const std::string& phrase) {
   const auto at = text.find(phrase);
   INFO(phrase);
@@ -44,7 +44,7 @@ double after(const std::string& text, const std::string& phrase) {
   return std::stod(text.substr(at + phrase.size()));
 }
 
-/// Whole units that fit.
+/// Number of whole units that fit.
 double whole(double value) { return std::floor(value); }
 
 }  // namespace
@@ -92,7 +92,8 @@ TEST_CASE("questions: groups, states and max_num_seqs of a hybrid") {
   CHECK(after(why, "over the ") == 3 * 2 + attention);
   CHECK(after(why, "of full = ") ==
         doctest::Approx(blocks / (6 + attention) * 262'144).epsilon(1e-6));
-  // Half the heads on each of two GPUs: a block of 544 tokens of 12 layers takes half of 12.75 MiB.
+  // Each of two GPUs has half of the heads: a block of 544 tokens of 12 layers takes half of 12.75
+  // MiB.
   const std::string max =
       printed_words({"plan", "--model", "qwen3-next-80b-a3b", "--gpu", "H200-141GB-SXM", "--tp",
                      "2", "--isl", "8K", "--set", "/plan/questions=largest_batch"},
@@ -168,7 +169,7 @@ TEST_CASE("questions: the cost of a million tokens, from price and rate") {
                      "--isl", "2000", "--osl", "200", "--ttft", "1s", "--tpot", "50ms",
                      "--requests", "200", "--price", "A100-80GB-SXM=1.3"},
                     folder);
-  const double rate = after(cheapest, " ms ");  // output tokens per second, behind the TPOT
+  const double rate = after(cheapest, " ms ");  // output tokens per second, after the TPOT
   CHECK(after(cheapest, "Cost: 1.30 USD per hour ") ==
         doctest::Approx(1.3 / (rate * 3600) * 1e6).epsilon(0.01));
 }
