@@ -1,4 +1,4 @@
-# CUDA is used if it works and is never required; KVSIM_WITH_CUDA says whether it is used. A compiler that cannot
+# CUDA is used if it works and is never required; KVSIM_WITH_CUDA states whether it is used. A compiler that cannot
 # build (no toolkit, or a host compiler that it rejects) counts as missing.
 include(CheckLanguage)
 set(KVSIM_WITH_CUDA OFF)

@@ -1,5 +1,5 @@
-# The explorer's core for browsers is compiled by Emscripten on request; KVSIM_WITH_EXPLORER says whether it is. It is
-# a separate project (sim/explorer/wasm), since one build has one compiler. KVSIM_EXPLORER_CORE is its output,
+# The explorer's core for browsers is compiled by Emscripten on request; KVSIM_WITH_EXPLORER states whether it is. It
+# is a separate project (sim/explorer/wasm), since one build has one compiler. KVSIM_EXPLORER_CORE is its output,
 # kvsim.wasm compressed.
 set(KVSIM_EXPLORER OFF CACHE STRING
     "The explorer (kvsim explorer): AUTO (when Emscripten is found), ON or OFF. Takes minutes")

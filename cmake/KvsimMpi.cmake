@@ -1,4 +1,4 @@
-# MPI is used if it works and is never required; KVSIM_WITH_MPI says whether it is used.
+# MPI is used if it works and is never required; KVSIM_WITH_MPI states whether it is used.
 set(KVSIM_MPI AUTO CACHE STRING "Sweeps over mpirun: AUTO (when MPI and Boost.MPI are found), ON or OFF")
 set_property(CACHE KVSIM_MPI PROPERTY STRINGS AUTO ON OFF)
 set(KVSIM_WITH_MPI OFF)

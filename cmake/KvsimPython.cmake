@@ -1,5 +1,5 @@
 # Python is used if it works and is never required. KVSIM_PYTHON_EXECUTABLE is the interpreter that runs the scripts
-# of all tests, empty without one. KVSIM_WITH_PYTHON says whether the module `kvsim` is built.
+# of all tests, empty without one. KVSIM_WITH_PYTHON states whether the module `kvsim` is built.
 set(KVSIM_PYTHON AUTO CACHE STRING "The Python module: AUTO (when pybind11 and NumPy are found), ON or OFF")
 set_property(CACHE KVSIM_PYTHON PROPERTY STRINGS AUTO ON OFF)
 set(KVSIM_WITH_PYTHON OFF)

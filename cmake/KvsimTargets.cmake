@@ -58,9 +58,9 @@ endfunction()
 
 # kvsim_library(NAME [COLD] [EXCEPT … | SOURCES … HEADERS …] DEPENDS … PRIVATE_DEPENDS …)
 #
-# One library per folder: target kvsim_NAME, alias kvsim::NAME. It has all files of its folder but those of EXCEPT, or
-# the listed ones. Includes are written from the root. After installation find_package(kvsim) provides them under the
-# same names.
+# One library per folder: target kvsim_NAME, alias kvsim::NAME. It has all files of its folder except those of EXCEPT,
+# or the listed files. Includes are written from the root. After installation find_package(kvsim) provides them under
+# the same names.
 function(kvsim_library NAME)
   cmake_parse_arguments(ARG "COLD" "" "EXCEPT;SOURCES;HEADERS;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   if(NOT ARG_SOURCES)

@@ -1,9 +1,9 @@
 # Builds without ccache compile several files of a target as one: g++ then compiles the templates of JSON, text and
-# tests only once for all of them, which are most of a file's time. Every file still compiles separately; builds with
+# tests, most of a file's compile time, only once for all of them. Every file still compiles separately; builds with
 # ccache check this.
 
-# kvsim_private_names(FILE OUT USED): names that FILE defines in unnamed namespaces, and names that it takes from
-# others there (using test::fresh), from the first lines of definitions in clang-format's layout.
+# kvsim_private_names(FILE OUT USED): names that FILE defines in unnamed namespaces, and names that it imports there
+# (using test::fresh), from the first lines of definitions in clang-format's layout.
 function(kvsim_private_names FILE OUT USED)
   file(READ ${FILE} text)
   string(REGEX REPLACE "[][;\\\\]" " " text "${text}")
@@ -38,13 +38,13 @@ function(kvsim_private_names FILE OUT USED)
     string(FIND "${text}" "${open}" at)
   endwhile()
   list(REMOVE_DUPLICATES names)
-  list(FILTER names EXCLUDE REGEX "^[A-Z_]*$")  # TEST_CASE and its like
+  list(FILTER names EXCLUDE REGEX "^[A-Z_]*$")  # TEST_CASE and similar macros
   set(${OUT} "${names}" PARENT_SCOPE)
   list(REMOVE_DUPLICATES used)
   set(${USED} "${used}" PARENT_SCOPE)
 endfunction()
 
-# kvsim_apart(OUT LEFT RIGHT): whether two lists without duplicates have no common element.
+# kvsim_apart(OUT LEFT RIGHT): whether two lists without duplicates are disjoint.
 function(kvsim_apart OUT LEFT RIGHT)
   set(both ${LEFT} ${RIGHT})
   list(LENGTH both all)

@@ -14,8 +14,8 @@ git archive --format=tar.gz --prefix="kvsim-$version/" -o "$dist/kvsim-$version.
 cpack --config "$build/CPackConfig.cmake" -B "$dist" >"$dist/cpack.log" || { cat "$dist/cpack.log" >&2; exit 1; }
 rm -rf "$dist/_CPack_Packages" "$dist/cpack.log"
 
-# The wheel is for one interpreter. It contains the module, the program without MPI, and the shared libraries of both but
-# those of C and C++.
+# The wheel is for one interpreter. It contains the module, the program without MPI, and the shared libraries of both,
+# except those of C and C++.
 python=$(sed -n 's/^_Python_EXECUTABLE:[A-Z]*=//p' "$build/CMakeCache.txt")
 [ -n "$python" ] || { echo "$build has no Python module: install python3-dev and pybind11-dev" >&2; exit 1; }
 tag=$("$python" -c 'import sys, sysconfig

@@ -1,4 +1,4 @@
-# Installs BUILD into SCRATCH, builds EXAMPLE against that and runs it on SAMPLE.
+# Installs BUILD into SCRATCH, builds EXAMPLE against the installation and runs it on SAMPLE.
 function(run)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE err)
   if(status)
