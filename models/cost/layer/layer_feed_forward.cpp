@@ -128,7 +128,7 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
                    at);
   const std::size_t parts = activation("expert outputs", block_rows(share.rows, columns), at);
   at = exchange(kCombine, share, at);
-  // For tokens replicated on all groups, each sums the outputs of its own experts.
+  // For tokens replicated on all groups, each sums the outputs of the experts it holds.
   const std::int64_t outputs = repeated_ && in_.stack->prefill_context > 1
                                    ? std::min(share.rows, share.own * mlp_.top_k)
                                    : share.own * mlp_.top_k;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kSchema = "kvsim.calibrate-device/1";
 constexpr double kMax = 1e18;
-// Matrix products on CUDA cores, which stand in for a library's kernels.
+// Matrix products on CUDA cores, used in place of a library's kernels.
 constexpr std::array<std::string_view, 3> kSubstitutes{"gemm", "gemv", "mlp_scores"};
 
 struct TimedCase {

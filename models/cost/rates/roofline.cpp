@@ -61,7 +61,7 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
     const auto whose = stack.kernels.find(name_of(static_cast<KernelOp>(i)));
     if (whose == stack.kernels.end()) continue;
     stacks_[i] = whose->second;
-    // An engine uses the kernels of its own version.
+    // An engine uses the kernels that its version ships.
     const bool own = !stack.version.empty() && stack.name.starts_with(whose->second);
     if (own) stacks_[i] += "-" + stack.version;
   }

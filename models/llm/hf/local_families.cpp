@@ -132,8 +132,8 @@ Llm read_llama4(const Field& config) {
   return llm;
 }
 
-/// DeciLM and Nemotron-NAS: each layer has its own number of heads and width, or lacks either
-/// block.
+/// DeciLM and Nemotron-NAS: each layer has its own number of heads and width, or has only
+/// one of the blocks.
 Llm read_decilm(const Field& config) {
   Llm llm = read_outline(config, false);
   const std::int64_t d = llm.d_model;

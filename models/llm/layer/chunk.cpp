@@ -8,7 +8,7 @@
 namespace kvsim {
 namespace {
 
-/// Chunked local attention (Llama 4): a token attends to earlier tokens of its own chunk. A decode
+/// Chunked local attention (Llama 4): a token attends to earlier tokens of the same chunk. A decode
 /// step reads up to a chunk; a whole chunk is counted.
 class ChunkKind final : public FullKind {
  public:
