@@ -45,6 +45,43 @@ std::vector<float> kmeans_levels(std::vector<float> values, std::int32_t count,
   return out;
 }
 
+namespace {
+
+/// nearest_centre for many rows: the loop over centres is the inner one, so it is vectorised. Each
+/// distance is summed in the same order.
+class NearestCentre {
+ public:
+  NearestCentre(std::span<const float> centres, std::size_t width)
+      : count_{centres.size() / width}, channels_(centres.size()), distances_(count_) {
+    for (std::size_t c = 0; c < count_; ++c) {
+      for (std::size_t j = 0; j < width; ++j) {
+        channels_[j * count_ + c] = static_cast<double>(centres[c * width + j]);
+      }
+    }
+  }
+
+  [[nodiscard]] std::int32_t operator()(std::span<const float> row) {
+    std::fill(distances_.begin(), distances_.end(), 0.0);
+    for (std::size_t j = 0; j < row.size(); ++j) {
+      const auto value = static_cast<double>(row[j]);
+      const double* channel = channels_.data() + j * count_;
+      for (std::size_t c = 0; c < count_; ++c) {
+        const double x = value - channel[c];
+        distances_[c] += x * x;
+      }
+    }
+    return static_cast<std::int32_t>(std::min_element(distances_.begin(), distances_.end()) -
+                                     distances_.begin());
+  }
+
+ private:
+  std::size_t count_;
+  std::vector<double> channels_;  // [width, count]
+  std::vector<double> distances_;
+};
+
+}  // namespace
+
 std::int32_t nearest_centre(std::span<const float> row, std::span<const float> centres) {
   std::int32_t best = 0;
   double min = std::numeric_limits<double>::infinity();
@@ -77,8 +114,9 @@ KmeansRows kmeans_rows(std::span<const float> rows, std::int32_t d, std::int32_t
   }
   const auto assign = [&] {
     bool changed = false;
+    NearestCentre nearest{out.centres, width};
     for (std::size_t i = 0; i < n; ++i) {
-      const std::int32_t at = nearest_centre(rows.subspan(i * width, width), out.centres);
+      const std::int32_t at = nearest(rows.subspan(i * width, width));
       changed = changed || out.nearest[i] != at;
       out.nearest[i] = at;
     }

@@ -1,7 +1,9 @@
 #include "models/math/quantise.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 #include "models/math/half.hpp"
 #include "models/units/check.hpp"
@@ -34,6 +36,16 @@ struct Fp8Shape {
 
 Fp8Shape shape_of(Fp8 format) {
   return format == Fp8::kE4m3 ? Fp8Shape{3, -6, 448.0F} : Fp8Shape{2, -14, 57344.0F};
+}
+
+/// Unbiased exponent of a normal fp32 number; -127 for a subnormal.
+int exponent_of(float x) {
+  return static_cast<int>((std::bit_cast<std::uint32_t>(x) >> 23U) & 0xFFU) - 127;
+}
+
+/// 2^exponent, for exponents of normal fp32 numbers.
+float power_of_two(int exponent) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23U);
 }
 
 }  // namespace
@@ -92,10 +104,10 @@ float round_to_fp8(float x, Fp8 format) {
   if (std::isnan(x) || x == 0) return x;
   const Fp8Shape shape = shape_of(format);
   if (std::abs(x) >= shape.max) return std::copysign(shape.max, x);
-  const int exponent = std::max(std::ilogb(x), shape.lowest_exponent);
+  const int exponent = std::max(exponent_of(x), shape.lowest_exponent);
   const int ulp = exponent - shape.mantissa_bits;
   // Rounding up may exceed the format's largest value.
-  const float rounded = std::ldexp(std::nearbyint(std::ldexp(x, -ulp)), ulp);
+  const float rounded = std::rint(x * power_of_two(-ulp)) * power_of_two(ulp);
   return std::abs(rounded) > shape.max ? std::copysign(shape.max, x) : rounded;
 }
 

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/math/attention/attend.hpp"
+#include <Eigen/Dense>
+
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -43,9 +44,15 @@ std::vector<double> key_redundancy(std::span<const float> keys, std::int32_t hea
   const auto d = static_cast<std::size_t>(head_dim);
   const std::size_t n = keys.size() / d;
   KVSIM_CHECK(n >= 1 && keys.size() == n * d, "{} numbers are not rows of {}", keys.size(), d);
-  const auto key = [&](std::size_t i) { return keys.subspan(i * d, d); };
-  std::vector<double> norm(n);
-  for (std::size_t i = 0; i < n; ++i) norm[i] = std::sqrt(dot(key(i), key(i)));
+  using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const auto as_index = [](std::size_t i) { return static_cast<Eigen::Index>(i); };
+  const Matrix k =
+      Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>{
+          keys.data(), as_index(n), as_index(d)}
+          .cast<double>();
+  const Eigen::VectorXd norm = k.rowwise().norm();
+  constexpr std::size_t kRows = 64;  // whose products with all keys are computed together
+  Matrix products;
   const bool forward =
       rule.retain == RetainDirection::kFirst || rule.retain == RetainDirection::kFirstPercent;
   const bool one = rule.retain == RetainDirection::kLast || rule.retain == RetainDirection::kFirst;
@@ -56,9 +63,13 @@ std::vector<double> key_redundancy(std::span<const float> keys, std::int32_t hea
   std::vector<double> sums(n, 0.0);
   std::vector<double> row(n);
   for (std::size_t i = 0; i < n; ++i) {
+    if (i % kRows == 0) {
+      products.noalias() =
+          k.middleRows(as_index(i), as_index(std::min(kRows, n - i))) * k.transpose();
+    }
     for (std::size_t j = 0; j < n; ++j) {
-      const double norms = norm[i] * norm[j];
-      row[j] = j == i || norms == 0 ? 0.0 : dot(key(i), key(j)) / norms;
+      const double norms = norm[as_index(i)] * norm[as_index(j)];
+      row[j] = j == i || norms == 0 ? 0.0 : products(as_index(i % kRows), as_index(j)) / norms;
     }
     std::size_t spared = 0;
     for (std::size_t step = 0; step < n && spared < max; ++step) {

@@ -168,7 +168,9 @@ class PqReader final : public Reader {
   /// Counts the chosen tokens that would also be chosen with exact keys.
   void count_recall(std::span<const float> q, const EntryTable& entries, std::size_t first,
                     std::size_t last) {
-    attention_exact(q, entries.keys().subspan(first * d_, (last - first) * d_));
+    attention_.run_weights(q, entries.keys().subspan(first * d_, (last - first) * d_), {});
+    const std::span<const double> exact = attention_.group_sum();
+    std::copy(exact.begin(), exact.end(), weight_.begin());
     std::vector<std::size_t> best(weight_.size());
     std::iota(best.begin(), best.end(), std::size_t{0});
     const auto cut = best.begin() + static_cast<std::ptrdiff_t>(order_.size());
@@ -181,21 +183,6 @@ class PqReader final : public Reader {
                           std::back_inserter(both));
     chosen_ += std::ssize(order_);
     found_ += std::ssize(both);
-  }
-  void attention_exact(std::span<const float> q, std::span<const float> keys) {
-    exact_.resize(weight_.size());
-    std::fill(weight_.begin(), weight_.end(), 0.0);
-    for (std::size_t g = 0; g < group_; ++g) {
-      for (std::size_t i = 0; i < exact_.size(); ++i) {
-        double sum = 0;
-        for (std::size_t j = 0; j < d_; ++j) {
-          sum += static_cast<double>(q[g * d_ + j]) * static_cast<double>(keys[i * d_ + j]);
-        }
-        exact_[i] = sum * scale_;
-      }
-      softmax_in_place(exact_);
-      for (std::size_t i = 0; i < exact_.size(); ++i) weight_[i] += exact_[i];
-    }
   }
 
   void copy_rows(const EntryTable& entries, std::size_t first, std::size_t last) {
@@ -224,7 +211,7 @@ class PqReader final : public Reader {
   bool whole_ = true;
   std::vector<std::vector<float>> centres_;  // by part: [centres, part size]
   std::vector<std::int32_t> codes_;          // by token after the sinks: [tokens, parts]
-  std::vector<double> weight_, exact_;       // by candidate
+  std::vector<double> weight_;               // by candidate
   std::vector<std::size_t> order_;           // chosen candidates
   std::vector<float> keys_, values_;         // entries that the step reads
   std::int64_t chosen_ = 0, found_ = 0;

@@ -138,15 +138,21 @@ class RocketReader final : public Reader {
     channels.resize(std::min(d_, static_cast<std::size_t>(set_.channels)));
     mean_.assign(pages, 0.0);
     weight_.resize(pages);
+    std::vector<double> factors;  // of the selected channels
     const std::size_t held = static_cast<std::size_t>(entries_);
     for (std::size_t g = 0; g < group_; ++g) {
       const std::span<const float> query = q.subspan(g * d_, d_);
       const double divisor = divisor_of(query, channels);
+      factors.clear();
+      for (const std::size_t j : channels) {
+        factors.push_back(static_cast<double>(rounded(query[j])));
+      }
       for (std::size_t p = 0; p < pages; ++p) {
         double logit = 0;
-        for (const std::size_t j : channels) {
+        for (std::size_t i = 0; i < channels.size(); ++i) {
+          const std::size_t j = channels[i];
           const float key = sum[j] > 0 ? high_[p * d_ + j] : low_[p * d_ + j];
-          logit += static_cast<double>(rounded(query[j])) * static_cast<double>(key);
+          logit += factors[i] * static_cast<double>(key);
         }
         weight_[p] = logit / divisor;
       }
