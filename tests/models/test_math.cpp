@@ -3,12 +3,16 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <span>
+#include <vector>
 
 #include "models/math/attention/attend.hpp"
 #include "models/math/attention/causal_attention.hpp"
 #include "models/math/attention/rope.hpp"
 #include "models/math/half.hpp"
+#include "models/math/kmeans.hpp"
 #include "models/math/lanes.hpp"
+#include "models/math/quantise.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
@@ -18,6 +22,13 @@ namespace kvsim {
 namespace {
 
 using test::rel;
+
+std::vector<float> normals(std::size_t n, std::uint64_t seed) {
+  test::Normal normal{seed};
+  std::vector<float> out(n);
+  for (float& x : out) x = static_cast<float>(normal());
+  return out;
+}
 
 TEST_CASE(
     "the exponential of a lane is the library's to 2 ulp and vanishes for large negative values") {
@@ -164,6 +175,72 @@ TEST_CASE("the blocked reference equals row-by-row attention") {
         CHECK(std::abs(attention.log_sum(2) - got.log_sum[at * 3 + 2]) < 5e-6);
       }
     }
+  }
+}
+
+TEST_CASE("a block of weights times values equals sums of rows") {
+  constexpr std::int32_t kDim = 5;
+  constexpr std::size_t kRows = 3, kSeen = 7, kStride = 9;
+  const auto values = normals(kStride * kDim, 4);
+  const auto weights = normals(kRows * kStride, 5);
+  const std::vector<double> wide(weights.begin(), weights.end());
+  std::vector<double> out(kRows * kDim);
+  WeightedValues{values, kDim}.product(wide, kRows, kSeen, kStride, out);
+  for (std::size_t r = 0; r < kRows; ++r) {
+    for (std::size_t j = 0; j < kDim; ++j) {
+      double sum = 0;
+      for (std::size_t i = 0; i < kSeen; ++i) {
+        sum += wide[r * kStride + i] * static_cast<double>(values[i * kDim + j]);
+      }
+      CHECK(out[r * kDim + j] == rel(sum, 1e-13));
+    }
+  }
+  CHECK_THROWS_AS((WeightedValues{values, kDim}.product(wide, kRows, kStride + 1, kStride, out)),
+                  ContractError);
+}
+
+TEST_CASE("fp8 rounds to the nearest value of the format, ties to even, and saturates") {
+  // All finite values that are not negative, in order: 2^(e - bias) (1 + m / 2^bits).
+  const auto values_of = [](int bits, int bias, double max) {
+    std::vector<double> all;
+    for (int code = 0;; ++code) {
+      const int e = code >> bits, m = code & ((1 << bits) - 1);
+      const double x =
+          e == 0 ? std::ldexp(m, 1 - bias - bits) : std::ldexp((1 << bits) + m, e - bias - bits);
+      all.push_back(x);
+      if (x == max) return all;
+    }
+  };
+  for (const Fp8 format : {Fp8::kE4m3, Fp8::kE5m2}) {
+    const bool e4m3 = format == Fp8::kE4m3;
+    const auto all = e4m3 ? values_of(3, 7, 448) : values_of(2, 15, 57344);
+    REQUIRE(all.size() == (e4m3 ? 127 : 124));
+    for (std::size_t i = 0; i + 1 < all.size(); ++i) {
+      const double middle = (all[i] + all[i + 1]) / 2;
+      const double even = i % 2 == 0 ? all[i] : all[i + 1];
+      const auto rounded = [&](float x) { return static_cast<double>(round_to_fp8(x, format)); };
+      const auto tie = static_cast<float>(middle);
+      CHECK(rounded(static_cast<float>(all[i])) == all[i]);
+      CHECK(rounded(tie) == even);
+      CHECK(rounded(-tie) == -even);
+      CHECK(rounded(std::nextafter(tie, 0.0F)) == all[i]);
+      CHECK(rounded(std::nextafter(tie, 1e9F)) == all[i + 1]);
+    }
+    const auto max = static_cast<float>(all.back());
+    CHECK(round_to_fp8(3e38F, format) == max);
+    CHECK(round_to_fp8(-std::nextafter(max, 1e9F), format) == -max);
+    CHECK(round_to_fp8(1e-40F, format) == 0.0F);
+    CHECK(std::isnan(round_to_fp8(std::numeric_limits<float>::quiet_NaN(), format)));
+  }
+}
+
+TEST_CASE("k-means assigns each row to its nearest centre") {
+  constexpr std::int32_t kDim = 3, kCentres = 5;
+  const auto rows = normals(40 * kDim, 6);
+  const KmeansRows found = kmeans_rows(rows, kDim, kCentres, 50);
+  for (std::size_t i = 0; i < found.nearest.size(); ++i) {
+    CHECK(found.nearest[i] ==
+          nearest_centre(std::span{rows}.subspan(i * kDim, kDim), found.centres));
   }
 }
 

@@ -54,6 +54,21 @@ void each_causal_row(std::span<const float> q, std::span<const float> keys, std:
                      std::int64_t first, double scale,
                      const std::function<void(const CausalRow&)>& visit);
 
+/// Products of attention weights and values in fp64.
+class WeightedValues {
+ public:
+  /// values [entries, head_dim]
+  WeightedValues(std::span<const float> values, std::int32_t head_dim);
+  /// out [rows, head_dim] = weights [rows, seen] times the first `seen` values; rows of weights are
+  /// `stride` numbers apart. Errors: ContractError if a span is too short.
+  void product(std::span<const double> weights, std::size_t rows, std::size_t seen,
+               std::size_t stride, std::span<double> out) const;
+
+ private:
+  std::size_t d_;
+  std::vector<double> values_;
+};
+
 /// Returns the attention mass that each prompt token receives from the prompt's queries, with
 /// larger weights for later queries:
 ///

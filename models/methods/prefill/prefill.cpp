@@ -3,6 +3,7 @@
 #include "models/methods/prefill/prefill.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -11,6 +12,11 @@
 #include "models/units/check.hpp"
 
 namespace kvsim {
+namespace {
+
+constexpr std::size_t kBlockRows = 32;  // their weights stay in the L2 cache
+
+}  // namespace
 
 PrefillOutcome& PrefillOutcome::operator+=(const PrefillOutcome& other) {
   rows += other.rows;
@@ -30,41 +36,52 @@ PrefillOutcome run_prefill(const PrefillRule& rule, const PrefillHead& head,
   KVSIM_CHECK(head.q.size() == n * d && head.keys.size() == n * d && values.size() == n * d,
               "{} queries, {} keys and {} values of {} tokens", head.q.size(), head.keys.size(),
               values.size(), n);
+  const WeightedValues v{values, head.head_dim};
   const auto pattern = rule.start(head);
   std::vector<std::uint8_t> computed(n);
-  std::vector<double> whole(d), part(d);
+  // Of a block of rows: the weights of all pairs of a row, then those of its computed pairs.
+  std::vector<double> weights(2 * kBlockRows * n), outputs(2 * kBlockRows * d);
+  std::array<double, kBlockRows> kept{};
   PrefillOutcome out;
+  const auto finish_block = [&](std::size_t rows, std::size_t seen) {
+    v.product(weights, 2 * rows, seen, n, std::span{outputs}.first(2 * rows * d));
+    for (std::size_t r = 0; r < rows; ++r) {
+      const double* whole = outputs.data() + 2 * r * d;
+      const double* part = whole + d;
+      double off = 0, norm = 0;
+      for (std::size_t j = 0; j < d; ++j) {
+        // A row whose kept probabilities all underflow has no output.
+        const double got = kept[r] > 0 ? part[j] / kept[r] : 0.0;
+        off += (got - whole[j]) * (got - whole[j]);
+        norm += whole[j] * whole[j];
+      }
+      out.error += norm > 0 ? std::sqrt(off / norm) : (off > 0 ? 1.0 : 0.0);
+      out.mass += kept[r];
+    }
+  };
   each_causal_row(head.q, head.keys, 1, head.head_dim, head.prompt, head.prompt, 0, head.scale,
                   [&](const CausalRow& row) {
-                    const std::span<std::uint8_t> chosen =
-                        std::span{computed}.first(row.probabilities.size());
+                    const std::size_t visible = row.probabilities.size();
+                    const auto chosen = std::span{computed}.first(visible);
                     pattern->row(row.t, chosen);
-                    std::fill(whole.begin(), whole.end(), 0.0);
-                    std::fill(part.begin(), part.end(), 0.0);
-                    double kept = 0;
+                    const std::size_t r = static_cast<std::size_t>(row.t) % kBlockRows;
+                    const std::size_t seen = std::min(visible - 1 - r + kBlockRows, n);
+                    double* whole = weights.data() + 2 * r * n;
+                    double* part = whole + n;
+                    double mass = 0;
                     std::int64_t pairs = 0;
-                    for (std::size_t i = 0; i < chosen.size(); ++i) {
-                      const double p = row.probabilities[i];
-                      const float* value = values.data() + i * d;
-                      for (std::size_t j = 0; j < d; ++j)
-                        whole[j] += p * static_cast<double>(value[j]);
-                      if (chosen[i] == 0) continue;
-                      ++pairs;
-                      kept += p;
-                      for (std::size_t j = 0; j < d; ++j)
-                        part[j] += p * static_cast<double>(value[j]);
+                    for (std::size_t i = 0; i < visible; ++i) {
+                      whole[i] = row.probabilities[i];
+                      part[i] = chosen[i] != 0 ? whole[i] : 0.0;
+                      mass += part[i];
+                      pairs += chosen[i] != 0 ? 1 : 0;
                     }
                     KVSIM_CHECK(pairs > 0, "the query at {} attends over no key", row.t);
-                    double off = 0, norm = 0;
-                    for (std::size_t j = 0; j < d; ++j) {
-                      // A row whose kept probabilities all underflow has no output.
-                      const double got = kept > 0 ? part[j] / kept : 0.0;
-                      off += (got - whole[j]) * (got - whole[j]);
-                      norm += whole[j] * whole[j];
-                    }
+                    std::fill(whole + visible, whole + seen, 0.0);
+                    std::fill(part + visible, part + seen, 0.0);
+                    kept[r] = mass;
                     out.pairs += static_cast<double>(pairs);
-                    out.error += norm > 0 ? std::sqrt(off / norm) : (off > 0 ? 1.0 : 0.0);
-                    out.mass += kept;
+                    if (visible == seen) finish_block(r + 1, seen);
                   });
   out.rows = head.prompt;
   out.causal_pairs = static_cast<double>(n) * static_cast<double>(n + 1) / 2;
