@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <functional>
+#include <limits>
+#include <numeric>
 
 #include "models/math/tiles/panels.hpp"
 #include "models/math/tiles/tile_kernels.hpp"
@@ -12,70 +15,138 @@
 namespace kvsim {
 namespace {
 
-/// Sums of the largest weights of a row; weights are not negative. A histogram over the exponent
-/// and first mantissa bits finds the bin of the smallest of them; only that bin is sorted.
+/// Sums of the largest weights of rows; weights are not negative. Bisects the bit patterns of
+/// weights, which have the order of their values, for the smallest of the largest weights: starts
+/// close to that of the previous row and ends when few weights are left, of which it sorts a part.
+/// Loops compare bit patterns, since comparisons of floating-point numbers are not vectorised.
 class LargestSums {
  public:
   void start(std::span<const float> row) {
     row_ = row;
-    for (auto& bins : counts_) bins.fill(0);
-    for (std::size_t i = 0; i < row.size(); ++i) ++counts_[i % 2][bin_of(row[i])];
-    total_ = from(0.0F);
+    total_ = sum_from(0);
   }
   /// Returns the share of the row in its `count` largest weights.
   [[nodiscard]] double share(std::size_t count) {
     if (count >= row_.size()) return 1.0;
-    std::size_t larger = 0;
-    std::size_t bin = kBins;
-    while (larger + size_of(bin - 1) <= count) larger += size_of(--bin);
-    if (larger == count) return from(std::bit_cast<float>(lowest(bin))) / total_;
-    --bin;
-    const float low = std::bit_cast<float>(lowest(bin));
-    const float end = std::bit_cast<float>(lowest(bin + 1));
-    band_.resize(row_.size() + 1);
-    std::size_t n = 0;
-    for (const float x : row_) {
-      band_[n] = x;
-      n += static_cast<std::size_t>(x >= low) & static_cast<std::size_t>(x < end);
+    constexpr std::int32_t kNear = 1 << 20;  // an eighth of an octave
+    std::int32_t low = 0, high = bits(std::numeric_limits<float>::infinity());
+    // Of the weights, more than `count` are at least `low`, and `larger` <= count at least `high`.
+    std::size_t at_least_low = row_.size(), larger = 0;
+    const auto split = [&](std::int32_t at) {
+      if (at <= low || at >= high) return;
+      const std::size_t found = count_from(at);
+      (found > count ? low : high) = at;
+      (found > count ? at_least_low : larger) = found;
+    };
+    if (last_ > kNear) {
+      split(last_ - kNear);
+      split(last_ + kNear);
     }
-    const auto nth = band_.begin() + static_cast<std::ptrdiff_t>(count - larger);
-    std::nth_element(band_.begin(), nth, band_.begin() + static_cast<std::ptrdiff_t>(n),
-                     std::greater<>{});
-    double sum = from(end);
-    for (auto each = band_.begin(); each != nth; ++each) sum += static_cast<double>(*each);
+    const std::size_t few = std::max<std::size_t>(row_.size() / 256, 64);
+    while (larger < count && at_least_low - larger > few && high - low > 1) {
+      split(low + (high - low) / 2);
+    }
+    double sum = sum_from(high);
+    last_ = high;
+    if (larger < count) {
+      collect(low, high);
+      const auto nth = band_.begin() + static_cast<std::ptrdiff_t>(count - larger);
+      std::nth_element(band_.begin(), nth, band_.end(), std::greater<>{});
+      for (auto each = band_.begin(); each != nth; ++each) sum += static_cast<double>(*each);
+      last_ = bits(*nth);
+    }
     return std::min(sum / total_, 1.0);
   }
 
  private:
-  static constexpr int kDropped = 20;  // dropped bits of the mantissa
-  static constexpr std::size_t kBins = 1U << (31 - kDropped);
-  static std::size_t bin_of(float x) { return std::bit_cast<std::uint32_t>(x) >> kDropped; }
-  static std::uint32_t lowest(std::size_t bin) {
-    return static_cast<std::uint32_t>(bin) << kDropped;
+  static constexpr std::size_t kLanes = 16;
+  static std::int32_t bits(float x) { return std::bit_cast<std::int32_t>(x); }
+
+  [[nodiscard]] std::size_t count_from(std::int32_t low) const {
+    std::int32_t count = 0;
+    for (const float x : row_) count += bits(x) >= low ? 1 : 0;
+    return static_cast<std::size_t>(count);
   }
-  [[nodiscard]] std::size_t size_of(std::size_t bin) const {
-    return counts_[0][bin] + counts_[1][bin];
-  }
-  /// Returns the sum of the weights that are at least `low`, in eight lanes.
-  [[nodiscard]] double from(float low) const {
-    std::array<double, 8> lanes{};
+  /// Returns the sum of the weights that are at least `low`, in lanes.
+  [[nodiscard]] double sum_from(std::int32_t low) const {
+    std::array<double, kLanes> lanes{};
+    const auto add = [&](std::size_t i, std::size_t lane) {
+      const std::int32_t x = bits(row_[i]);
+      lanes[lane] += static_cast<double>(std::bit_cast<float>(x & -std::int32_t{x >= low}));
+    };
     std::size_t i = 0;
-    for (; i + 8 <= row_.size(); i += 8) {
-      for (std::size_t l = 0; l < 8; ++l) {
-        lanes[l] += static_cast<double>(row_[i + l] >= low ? row_[i + l] : 0.0F);
+    for (; i + kLanes <= row_.size(); i += kLanes) {
+      for (std::size_t l = 0; l < kLanes; ++l) add(i + l, l);
+    }
+    for (; i < row_.size(); ++i) add(i, 0);
+    return std::accumulate(lanes.begin(), lanes.end(), 0.0);
+  }
+  /// Writes the weights in [low, end) to band_. Most blocks have none.
+  void collect(std::int32_t low, std::int32_t end) {
+    band_.clear();
+    for (std::size_t at = 0; at < row_.size(); at += kLanes) {
+      const auto block = row_.subspan(at, std::min(kLanes, row_.size() - at));
+      std::int32_t found = 0;
+      for (const float x : block)
+        found |= std::int32_t{bits(x) >= low} & std::int32_t{bits(x) < end};
+      if (found == 0) continue;
+      for (const float x : block) {
+        if (bits(x) >= low && bits(x) < end) band_.push_back(x);
       }
     }
-    for (; i < row_.size(); ++i) lanes[0] += row_[i] >= low ? static_cast<double>(row_[i]) : 0.0;
-    double sum = 0;
-    for (const double lane : lanes) sum += lane;
-    return sum;
   }
 
   std::span<const float> row_;
-  std::array<std::array<std::uint32_t, kBins>, 2> counts_{};  // two, so that increments overlap
+  std::int32_t last_ = 0;  // bit pattern of the previous row's smallest weight; 0: none
   double total_ = 0;
   std::vector<float> band_;
 };
+
+/// Writes from [rows, width] to columns that are `stride` numbers apart, in blocks of 4 x 4.
+/// `width` is a multiple of four.
+void transpose(const float* from, std::size_t rows, std::size_t width, float* to,
+               std::size_t stride) {
+  using F4 = float __attribute__((vector_size(16)));
+  const auto load = [](const float* p) {
+    F4 v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  };
+  const auto store = [](float* p, F4 v) { std::memcpy(p, &v, sizeof v); };
+  const std::size_t whole = rows / 4 * 4;
+  for (std::size_t lane = 0; lane < width; lane += 4) {
+    float* column = to + lane * stride;
+    for (std::size_t i = 0; i < whole; i += 4) {
+      const float* at = from + i * width + lane;
+      const F4 a = load(at), b = load(at + width), c = load(at + 2 * width),
+               d = load(at + 3 * width);
+      const F4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+      const F4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+      const F4 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      const F4 cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+      store(column + i, __builtin_shufflevector(ab, cd, 0, 1, 4, 5));
+      store(column + stride + i, __builtin_shufflevector(ab, cd, 2, 3, 6, 7));
+      store(column + 2 * stride + i, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
+      store(column + 3 * stride + i, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
+    }
+    for (std::size_t i = whole; i < rows; ++i) {
+      for (std::size_t l = 0; l < 4; ++l) column[l * stride + i] = from[i * width + lane + l];
+    }
+  }
+}
+
+/// Whether each series reads all entries at each measured step from `first` on, of `steps`.
+bool read_all(const std::vector<HeadSeries*>& all, const StepSample& sample, std::int64_t prompt,
+              std::size_t first, std::size_t steps) {
+  for (std::size_t step = first; step < first + steps; ++step) {
+    const auto at = static_cast<std::int64_t>(step);
+    if (!sample.measures(at)) continue;
+    for (const HeadSeries* series : all) {
+      if (series->costs[step].max_read < prompt + at + 1) return false;
+    }
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -95,6 +166,16 @@ void add_best_mass(const HeadVectors& head, const CausalAttention& reference, st
   const PanelLayout layout{
       .steps = std::min(max, steps - first), .group = group, .width = kernels.width};
   const std::size_t width = layout.width;
+  if (read_all(all, sample, head.prompt, first, layout.steps)) {
+    for (HeadSeries* series : all) {
+      for (std::size_t step = first; step < first + layout.steps; ++step) {
+        const std::int64_t rank = sample.rank(static_cast<std::int64_t>(step));
+        if (rank < 0) continue;
+        std::fill_n(series->best_mass.begin() + rank * series->queries, series->queries, 1.0F);
+      }
+    }
+    return;
+  }
   const std::int64_t position = head.prompt + static_cast<std::int64_t>(first);
   std::vector<float> queries;
   pack_queries(head.q, head.tokens, position, layout, d, queries);
@@ -143,10 +224,7 @@ void add_best_mass(const HeadVectors& head, const CausalAttention& reference, st
       (void)kernels.soften(scores.data(), count, static_cast<float>(head.scale),
                            all_seen ? nullptr : &visible, highest.data(), sum.data(),
                            factor.data());
-      for (std::size_t lane = 0; lane < width; ++lane) {
-        float* to = rows.data() + lane * entries + at;
-        for (std::size_t i = 0; i < count; ++i) to[i] = scores[i * width + lane];
-      }
+      transpose(scores.data(), count, width, rows.data() + at, entries);
     }
     each_lane([&](std::size_t step, std::size_t g, std::size_t lane) {
       const std::int64_t rank = sample.rank(static_cast<std::int64_t>(first + step));

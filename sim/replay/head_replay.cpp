@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "models/units/check.hpp"
+#include "sim/engine/parallel.hpp"
 #include "sim/replay/paged.hpp"
 
 namespace kvsim {
@@ -66,6 +68,12 @@ std::int64_t attended_bytes(const ComposedMethod& method, const CacheSession& se
 }
 
 }  // namespace
+
+void share_threads(CacheSession& session, std::int32_t threads) {
+  session.set_parallel([threads](std::size_t count, const std::function<void(std::size_t)>& task) {
+    parallel_for(count, threads, task);
+  });
+}
 
 HeadVectors part_of(const HeadVectors& head, std::int32_t first, std::int32_t queries) {
   HeadVectors part = head;

@@ -59,6 +59,10 @@ struct HeadReference {
   std::span<const float> retrieved{};  // [rows, group]: largest_in_context; empty without answers
 };
 
+/// Lets `threads` threads (0: all) compute the heads of `session`. For methods that decide for a
+/// whole layer, which is then a single task.
+void share_threads(CacheSession& session, std::int32_t threads);
+
 /// Replays the prefilled heads of `session` to the end of the trace and fills one series per head.
 ///
 /// rel_error = |o' - o| / |o| (0 if both are zero, 1 if only o is zero). cosine of both, with 1 and

@@ -407,6 +407,7 @@ class TraceReplay {
                             : runner.allotted[layer][task.index];
       }
       task.session->compute_only(runner.computed);
+      if (std::ssize(tasks) < threads_) share_threads(*task.session, options_.threads);
       task.session->prefill(*task.scores, *task.allotted);
       task.series = replay_session(runner.method, *task.session, block.vectors(task.unit),
                                    block.references(task.unit), sample_, options_.kept_positions,

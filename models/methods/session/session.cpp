@@ -279,13 +279,21 @@ std::int64_t CacheSession::start_block(std::int64_t max, bool read) {
   block_steps_ = max;
   block_is_read_ = read;
   block_at_ = 0;
-  for (Head& head : heads_) {
+  for_heads([&](Head& head) {
     head.outputs.clear();
     head.log_sums.clear();
-    if (!in_tile(head.how)) continue;
+    if (!in_tile(head.how)) return;
     head.tile.start(head.vectors, newest_ + 1, max, head.how == InBlock::kPlain, head.entries);
-  }
+  });
   return max;
+}
+
+void CacheSession::for_heads(const std::function<void(Head&)>& action) {
+  if (run_) {
+    run_(heads_.size(), [&](std::size_t h) { action(heads_[h]); });
+  } else {
+    for (Head& head : heads_) action(head);
+  }
 }
 
 void CacheSession::keep_output(std::size_t h) {
@@ -296,9 +304,9 @@ void CacheSession::keep_output(std::size_t h) {
 }
 
 void CacheSession::finish_block() {
-  for (Head& head : heads_) {
+  for_heads([&](Head& head) {
     if (in_tile(head.how)) head.tile.finish(head.entries, block_is_read_);
-  }
+  });
   block_steps_ = 0;
 }
 

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "models/math/attention/attend.hpp"
@@ -21,6 +24,10 @@ namespace kvsim {
 /// selectors or mergers share data.
 class CacheSession {
  public:
+  /// Calls task(i) for each i in [0, count), possibly on several threads.
+  using ParallelRun =
+      std::function<void(std::size_t count, const std::function<void(std::size_t)>& task)>;
+
   /// `heads`: the recorded vectors, which must outlive the session; for a pair, those of the
   /// shallower layer first. Errors: ContractError if the method re-rotates and no rope is given.
   CacheSession(const ComposedMethod& method, const SessionPlace& place,
@@ -42,6 +49,10 @@ class CacheSession {
   }
   /// Compresses the prompt.
   void prefill(PromptScores& scores, const EntryBudget& allotted);
+
+  /// Lets `run` compute a block's attention for several heads at the same time. Results do not
+  /// depend on it.
+  void set_parallel(ParallelRun run) { run_ = std::move(run); }
 
   /// Starts a block of at most `max` steps and returns its number of steps.
   /// The outputs of its steps are computed together after the last step, if they are `read`. All
@@ -120,6 +131,8 @@ class CacheSession {
   }
   void keep_output(std::size_t h);
   void finish_block();
+  /// Calls action(head) for each head.
+  void for_heads(const std::function<void(Head&)>& action);
   void append(std::int32_t id);
   void attend(Head& head);
   void attend_rerotated(Head& head);
@@ -165,6 +178,7 @@ class CacheSession {
   std::vector<float> q_, rotated_q_, rotated_keys_;
   std::vector<double> group_sum_;
   std::int64_t steps_ = 0;
+  ParallelRun run_;                              // empty: heads are computed one after another
   std::int64_t block_steps_ = 0, block_at_ = 0;  // of the current block; 0: none
   bool block_is_read_ = true;                    // its outputs are read
   TierTrip trip_;
