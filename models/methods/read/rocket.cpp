@@ -24,6 +24,7 @@
 
 #include <fmt/format.h>
 
+#include "models/math/attention/attend.hpp"
 #include "models/math/attention/key_redundancy.hpp"
 #include "models/math/half.hpp"
 #include "models/math/quantise.hpp"
@@ -138,23 +139,18 @@ class RocketReader final : public Reader {
     channels.resize(std::min(d_, static_cast<std::size_t>(set_.channels)));
     mean_.assign(pages, 0.0);
     weight_.resize(pages);
-    std::vector<double> factors;  // of the selected channels
+    // The factors of each bound; a channel has one of them, or none if it is not selected.
+    std::vector<float> of_high(d_), of_low(d_);
     const std::size_t held = static_cast<std::size_t>(entries_);
     for (std::size_t g = 0; g < group_; ++g) {
       const std::span<const float> query = q.subspan(g * d_, d_);
       const double divisor = divisor_of(query, channels);
-      factors.clear();
-      for (const std::size_t j : channels) {
-        factors.push_back(static_cast<double>(rounded(query[j])));
-      }
+      for (const std::size_t j : channels) (sum[j] > 0 ? of_high : of_low)[j] = rounded(query[j]);
       for (std::size_t p = 0; p < pages; ++p) {
-        double logit = 0;
-        for (std::size_t i = 0; i < channels.size(); ++i) {
-          const std::size_t j = channels[i];
-          const float key = sum[j] > 0 ? high_[p * d_ + j] : low_[p * d_ + j];
-          logit += factors[i] * static_cast<double>(key);
-        }
-        weight_[p] = logit / divisor;
+        const auto page_of = [&](const std::vector<float>& bounds) {
+          return std::span{bounds}.subspan(p * d_, d_);
+        };
+        weight_[p] = (dot(of_high, page_of(high_)) + dot(of_low, page_of(low_))) / divisor;
       }
       if (set_.by_page) {
         softmax_in_place(weight_);
