@@ -184,7 +184,8 @@ std::vector<Comparison> comparisons_of(const ReplaySweep& sweep) {
       const bool has_error = method.steps > 0 && std::isfinite(method.rel_error_mean);
       if (varies && has_error) by_budget[method.budget].push_back(m);
     }
-    for (const auto& [budget, members] : by_budget) {
+    for (const auto& of_budget : by_budget) {
+      const std::vector<std::size_t>& members = of_budget.second;
       std::vector<double> shares;
       for (const std::size_t m : members) {
         const ReplayMethod& method = job.result.methods[m];
@@ -315,7 +316,7 @@ std::string replay_sweep_finding(const ReplaySweep& sweep) {
     return fmt::format(
         "No two combinations{} hold equal bytes here, so their errors are not "
         "comparable.",
-        has_all ? "" : " whose errors are numbers");
+        has_all ? "" : " with finite errors");
   }
   const bool matters = std::any_of(all.begin(), all.end(), [](const Comparison& one) {
     return one.max > one.min * (1 + kWorthNaming);
@@ -341,7 +342,8 @@ std::string replay_sweep_finding(const ReplaySweep& sweep) {
       wins.begin(), wins.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   if (winner == wins.end() || 2 * winner->second <= all.size()) {
     return all.size() == 1
-               ? std::string{"No value leads: combinations that share none have the least error."}
+               ? std::string{"No value leads: combinations without a common value have the least "
+                             "error."}
                : fmt::format("No value leads in most of the {} comparisons at equal bytes.",
                              all.size());
   }
