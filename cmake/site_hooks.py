@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: steps of the site's build that its configuration cannot express."""
+"""MkDocs hooks: steps of the site build that the configuration cannot express."""
 
 import posixpath
 import re
@@ -7,7 +7,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files, config):
-    """The head of a generated page is not a separate page."""
+    """Excludes the heads of generated pages, which are not separate pages."""
     for file in list(files):
         if file.src_path == "accuracy-head.md":
             files.remove(file)
@@ -15,7 +15,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Replaces links to files of the source tree, which the site does not contain, by their names."""
+    """Replaces links to source files, which are not part of the site, with their names."""
 
     def plain(match):
         text, target = match.group(1), match.group(2)

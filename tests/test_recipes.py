@@ -2,10 +2,10 @@
 
 usage: test_recipes.py SOURCE SCRATCH [CMAKE_ARGUMENT...]
 
-Each recipe adds one thing: a GPU, a model, a family of models, a kind of layer, a method, a part of methods, a scheduler, a scenario key. The number of
-files that it writes or changes is that of the last column of its row, tests and documents included. Files that a
-command generates and CHANGELOG.md are not counted. Then kvsim is built once, with little
-optimisation, and uses all of it; the tests that were changed are compiled, but not run.
+Each recipe adds one item: a GPU, a model, a family of models, a kind of layer, a method, a part of methods, a scheduler,
+or a scenario key. The number of files that it writes or changes, including tests and documents, must equal the last
+column of its row. Generated files and CHANGELOG.md are not counted. Then kvsim is built once with little optimisation
+and uses all additions; the changed tests are compiled but not run.
 """
 
 import json
@@ -19,7 +19,7 @@ MOST = {"method": 6, "part": 6, "scheduler": 6, "GPU": 3, "model": 3, "key": 2, 
 
 
 class Tree:
-    """The sources with changes in memory. `touched`: files changed since the last recipe began."""
+    """The source tree with changes in memory. `touched` contains the files changed by the current recipe."""
 
     def __init__(self, source):
         self.source = source
@@ -34,7 +34,7 @@ class Tree:
         self.touched.add(path)
 
     def before(self, path, anchor, text):
-        """Inserts `text` before the line that begins with `anchor`, after blanks."""
+        """Inserts `text` before the line that begins with `anchor` after any blanks."""
         lines = self.read(path).splitlines(keepends=True)
         places = [n for n, line in enumerate(lines) if line.lstrip().startswith(anchor)]
         if len(places) != 1:
@@ -63,7 +63,7 @@ def add_model(tree):
 
 
 def add_family(tree):
-    """A family of configurations: Llama's layers with every second one sliding."""
+    """Adds a family of configurations: Llama with sliding windows in every second layer."""
     tree.write("models/llm/hf/family/recipe.cpp", """\
 #include "models/llm/hf/families.hpp"
 #include "models/llm/hf/keys.hpp"
@@ -102,7 +102,7 @@ TEST_CASE("the family of the recipe") {
 
 
 def add_layer_kind(tree):
-    """A state of one vector for each head."""
+    """Adds a layer with a state of one vector per head."""
     tree.write("models/llm/layer/recipe.cpp", """\
 #include <fmt/format.h>
 
@@ -166,7 +166,7 @@ TEST_CASE("the kind of layer of the recipe") {
 
 
 def add_method(tree):
-    """A published method made of known parts."""
+    """Adds a published method that consists of existing parts."""
     tree.before("models/methods/catalogue/content.cpp", 'scorer("keydiff"', """\
       {.name = "recipe-method",
        .summary = "prompt tokens with the smallest keys, stored in 8 bits",
@@ -184,7 +184,7 @@ TEST_CASE("the method of the recipe") {
 
 
 def add_part(tree):
-    """A selector that keeps the keys with the smallest sum of magnitudes."""
+    """Adds a selector that keeps the keys with the smallest sum of magnitudes."""
     tree.write("models/methods/select/keys/recipe.cpp", """\
 // The sum of magnitudes of keys: score_i = -sum |k_i|.
 
@@ -259,7 +259,7 @@ TEST_CASE("recipe holds what its reference holds after every step of a real trac
 
 
 def add_scheduler(tree):
-    """Running sequences first, then waiting prompts; the last in order is preempted."""
+    """Adds a scheduler: running sequences first, then waiting prompts; the last in order is preempted."""
     tree.write("sim/serve/schedulers/recipe.cpp", """\
 // Running sequences first, then waiting prompts, in chunks or whole. The last sequence in the
 // queue's order is preempted.
@@ -356,7 +356,7 @@ constexpr std::array kRecipeOptions{Name{"max_num_batched_tokens"}, Name{"max_nu
 """)
     tree.before("docs/serving.md", "| `sglang` | only waiting",
                 "| `recipe` | running sequences, then waiting prompts | the last in order is preempted | none |\n")
-    # It admits as vLLM's V1 scheduler does.
+    # It admits requests like vLLM's V1 scheduler.
     tree.before("tests/support/waiting_rules.hpp", 'if (site_.spec.name == "vllm-v1") return v1(v, f);',
                 '    if (site_.spec.name == "recipe") return v1(v, f);\n')
     tree.before("tests/sim/serve/test_serve_schedulers.cpp",
@@ -371,7 +371,7 @@ TEST_CASE("the scheduler of the recipe") {
 
 
 def add_key(tree):
-    """A setting of the engine: a member and a row. What it changes comes in addition."""
+    """Adds an engine setting: a member and a row. Code that uses the setting is not part of the recipe."""
     tree.before("models/stack/stack.hpp", "std::optional<std::int64_t> block_tokens{};",
                 "  std::optional<std::int64_t> recipe_key{};\n")
     tree.before("sim/scenario/fields/keys.cpp", 'engine("block_tokens", kTokens',
@@ -384,7 +384,7 @@ RECIPES = {"GPU": add_gpu, "model": add_model, "method": add_method, "part": add
 
 
 def stated_files(contributing):
-    """The last column of each row whose first cell has a word in bold: {"GPU": 3, …}."""
+    """Returns the last column of each row with a bold word in its first cell: {"GPU": 3, …}."""
     stated = {}
     for line in contributing.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -395,8 +395,8 @@ def stated_files(contributing):
 
 
 def write_copy(tree, root):
-    """Writes the changed tree: what git knows or would add; without git, all but hidden folders and build outputs.
-    Files whose text is there already keep their times, so that a later run builds less."""
+    """Writes the changed tree: files that git tracks or would add; without git, all except hidden folders and build outputs.
+    Files with unchanged contents keep their times, so that a later run builds less."""
     source = tree.source
     listed = subprocess.run(["git", "-C", source, "ls-files", "-co", "--exclude-standard", "-z"], capture_output=True)
     if listed.returncode == 0:
@@ -428,7 +428,7 @@ check.failures = 0
 
 
 def check_syntax(build, root, tests):
-    """Tests that the recipes changed are read by the compiler, with the flags of one of the test programs."""
+    """Checks the syntax of the tests that the recipes changed, with the compiler flags of a test program."""
     commands = json.loads((build / "compile_commands.json").read_text())
     flags = shlex.split(next(one["command"] for one in commands if "/test_methods.dir/" in one["command"]))
     kept, skip = [], False
@@ -445,7 +445,7 @@ def check_syntax(build, root, tests):
 
 
 def use(kvsim, scratch):
-    """What was added is found, takes part in runs, and is refused where its range ends."""
+    """Checks that the additions are listed, used in runs, and refused for values out of range."""
 
     def run(*arguments):
         done = subprocess.run([kvsim, *arguments], cwd=scratch, capture_output=True, text=True)

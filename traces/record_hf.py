@@ -243,7 +243,7 @@ class AttentionTap:
             raise RecordError(f"expected queries of shape [1, heads, tokens, d], got {list(query.shape)}")
         if key.shape[2] != query.shape[2]:
             raise RecordError(f"expected as many keys as queries, got {key.shape[2]} keys for {query.shape[2]} queries: "
-                              "cross-attention or a cache is no causal language model's full pass")
+                              "cross-attention or a cache is not a full pass of a causal language model")
         hidden = None
         for frame, seen in reversed(self._frames):
             if seen is not None and seen.shape[1] == query.shape[2] and (module is None or frame is module):
@@ -317,8 +317,8 @@ def output_projection(module: torch.nn.Module, width: int, name: Optional[str] =
     found = getattr(module, names[0], None) if names else None
     if not isinstance(found, torch.nn.Module):
         children = ", ".join(n for n, _ in module.named_children())
-        raise RecordError(f"{type(module).__name__}: its output projection was not found; --o-proj NAME says which of "
-                          f"its modules it is ({children})")
+        raise RecordError(f"{type(module).__name__}: its output projection was not found; select one of its "
+                          f"modules by --o-proj NAME ({children})")
     weight = getattr(found, "weight", None)
     if isinstance(found, torch.nn.Linear) and weight is not None and weight.is_floating_point():
         if weight.shape[1] != width:
@@ -354,7 +354,7 @@ def rope_metadata(config: Any, style: Optional[str], head_dim: int) -> tuple:
     elif getattr(config, "rope_local_base_freq", None) is not None:
         why = "it differs between layers"
     elif style is None and model_type not in _HALF_SPLIT:
-        why = f'how "{model_type}" pairs elements is not known here; --rope-style says it'
+        why = f'how "{model_type}" pairs elements is not known; set --rope-style'
     if why:
         return {"rope": f"as the model has it; not described: {why}"}, f"no rope_style and rope_theta are written: {why}"
     style = style or "half_split"
@@ -502,7 +502,7 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
             plan[f"layers.{i}.wo"] = (dtype, (matrix.shape[0], len(query_heads) * d))
     rope, note = rope_metadata(config, rope_style, d)
     if note:
-        say(f"note: {note}; methods that turn keys back cannot run on this trace")
+        say(f"note: {note}; methods that undo the rotation of keys cannot run on this trace")
     about = {"format": "kv-attention-trace", "version": "1", "model": type(model).__name__,
              "num_layers": str(len(picked)), "num_q_heads": str(len(query_heads)), "num_kv_heads": str(len(heads)),
              "head_dim": str(d), "prompt_len": str(prompt_len), "num_tokens": str(n),
@@ -556,7 +556,7 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
             matrix = output_projection(projections[i], first.heads * d, o_proj)
             columns = torch.tensor([h * d + j for h in query_heads for j in range(d)], device=matrix.device)
             file.write(f"layers.{i}.wo", matrix.index_select(1, columns))
-        say(f"layer {layer} ({i + 1} of {len(picked)}); attention again within {apart:.1e}")
+        say(f"layer {layer} ({i + 1} of {len(picked)}); attention reproduced within {apart:.1e}")
         if layer == max(picked):
             raise _AllRecorded
 
@@ -628,7 +628,7 @@ def _load(arguments: argparse.Namespace) -> tuple:
     try:
         import transformers
     except ImportError:
-        raise RecordError("transformers is missing (pip install transformers); modules of your own are recorded by "
+        raise RecordError("transformers is missing (pip install transformers); other modules can be recorded by "
                           "record() of this file") from None
     name = os.path.expanduser(arguments.model)
     local = os.path.isdir(name)
@@ -692,12 +692,12 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--text", metavar="FILE", help="text of the sequence (UTF-8)")
     source.add_argument("--token-ids", metavar="FILE", help="token ids of the sequence, a JSON list")
     parser.add_argument("--tokens", type=int, metavar="N", help="length in tokens, prompt and decode steps (all of the text)")
-    parser.add_argument("--decode", type=int, default=0, metavar="N", help="how many of them are decode steps (0)")
-    parser.add_argument("--generate", action="store_true", help="decode steps are what the model says, not the text")
-    parser.add_argument("--temperature", type=float, default=0.0, help="of --generate; 0: the likeliest token (0)")
-    parser.add_argument("--seed", type=int, default=0, help="of --generate (0)")
+    parser.add_argument("--decode", type=int, default=0, metavar="N", help="number of them that are decode steps (0)")
+    parser.add_argument("--generate", action="store_true", help="let the model generate the decode steps instead of the text")
+    parser.add_argument("--temperature", type=float, default=0.0, help="temperature of --generate; 0: the likeliest token (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of --generate (0)")
     parser.add_argument("--repeat", action="store_true", help="append a repeat of the prompt, for KVzip and KVzap")
-    parser.add_argument("--chunks", metavar="LIST", help="first tokens of the prompt's chunks, such as 0,512,1024: whose rows "
+    parser.add_argument("--chunks", metavar="LIST", help="first tokens of the prompt's chunks, such as 0,512,1024; their rows "
                         "are also recorded separately, for CacheBlend")
     parser.add_argument("--separator", default="\n\n", help="text between prompt and repeat (two line ends)")
     parser.add_argument("--question-start", type=int, metavar="TOKEN", help="mark the first token of a question")
@@ -707,13 +707,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-hidden", action="store_true", help="leave the inputs of attention out (KVzap needs them)")
     parser.add_argument("--wo", action="store_true", help="record output projections (KVzip+, CriticalKV)")
     parser.add_argument("--o-proj", metavar="NAME", help="name of the output projection in the attention module")
-    parser.add_argument("--dtype", choices=sorted(_NAMES), help="of the file (as the model computes)")
-    parser.add_argument("--compute-dtype", choices=sorted(_NAMES), help="of the model (as it is stored)")
-    parser.add_argument("--rope-style", choices=["half_split", "interleaved"], help="where it is not known by model type")
+    parser.add_argument("--dtype", choices=sorted(_NAMES), help="dtype of the file (default: as the model computes)")
+    parser.add_argument("--compute-dtype", choices=sorted(_NAMES), help="dtype of the model (default: as it is stored)")
+    parser.add_argument("--rope-style", choices=["half_split", "interleaved"], help="if the model type does not imply it")
     parser.add_argument("--device", default="cpu", help="torch device (cpu)")
     parser.add_argument("--no-text", action="store_true", help="leave the text's beginning out of the metadata")
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
-    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    parser.add_argument("--quiet", action="store_true", help="print only errors")
     return parser
 
 
@@ -729,7 +729,7 @@ def _sequence(arguments: argparse.Namespace, model: Any, tokenizer: Any, text_to
     tokens = text_tokens[:taken]
     if arguments.repeat:
         if decode:
-            raise RecordError("--repeat and --decode do not go together: the repeat is what is decoded")
+            raise RecordError("--repeat and --decode are mutually exclusive: the repeat is decoded")
         if tokenizer is not None:
             separator = list(tokenizer(arguments.separator, add_special_tokens=False)["input_ids"])
         else:

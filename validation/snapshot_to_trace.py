@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns a PyTorch memory snapshot into an allocation trace for `kvsim validate allocator`.
+"""Converts a PyTorch memory snapshot into an allocation trace for `kvsim validate allocator`.
 
     torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
     ...                                                   # the run
@@ -8,15 +8,15 @@
     python3 snapshot_to_trace.py run.pickle -o run.jsonl --device-bytes 85899345920
     kvsim validate allocator run.jsonl
 
-Needs Python alone. The pickle is read without importing or calling anything it names: a snapshot
-is made of plain containers, and one that is not is refused.
+Needs only Python's standard library. The pickle is read without importing or calling anything that
+it names: a snapshot consists of plain containers, and any other pickle is refused.
 
-Recording should begin before the first allocation. Where it did not, the blocks that were in use
-then are written as allocations in front, in the order of their addresses.
+Recording should begin before the first allocation. Otherwise, blocks that were already in use are
+written as allocations at the start of the trace, in the order of their addresses.
 
-A snapshot does not record torch.cuda.empty_cache(). It is inferred: segments that were given back
-although the next segment would have fitted below the highest reserved total of the recording, or
-without a segment taken after them, were given back on request.
+A snapshot does not record torch.cuda.empty_cache(), so the calls are inferred. Segments were released
+on request if the next segment would have fitted below the highest reserved total of the recording,
+or if no segment was allocated after them.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import tempfile
 
 try:
     import resource
-except ImportError:  # no such limits on this system
+except ImportError:  # this system has no resource limits
     resource = None
 
 SEGMENT_TAKEN = ("segment_alloc", "segment_map")
@@ -43,7 +43,7 @@ class BadSnapshot(Exception):
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Containers, numbers and strings; nothing that would have to be imported."""
+    """Reads containers, numbers and strings, and refuses everything that needs an import."""
 
     def find_class(self, module, name):
         raise BadSnapshot(f"the pickle asks for {module}.{name}: not a memory snapshot")
@@ -54,7 +54,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 @contextlib.contextmanager
 def bounded_memory(file_bytes):
-    """A few bytes of a pickle can ask for all memory. What a snapshot needs is some 20 times its file."""
+    """Limits memory, because a few bytes of a pickle can request all of it. A snapshot needs about 20 times its file size."""
     if resource is None:
         yield
         return
@@ -90,7 +90,7 @@ def number(value, what, least=0):
 
 
 def entries(owner, key, place):
-    """The dictionaries in the list that `owner` has under `key`; none where it has no such key."""
+    """Returns the list of dictionaries in owner[key]; an empty list if the key is missing."""
     found = owner.get(key)
     if found is None:
         return []
@@ -132,7 +132,7 @@ def events_of(snapshot, device):
 
 
 def settings_of(snapshot):
-    """The settings as PYTORCH_CUDA_ALLOC_CONF would give them."""
+    """Returns the settings in the syntax of PYTORCH_CUDA_ALLOC_CONF."""
     settings = snapshot.get("allocator_settings") or {}
     if not isinstance(settings, dict):
         return ""
@@ -152,8 +152,8 @@ def settings_of(snapshot):
 
 
 def initial_state(snapshot, device, events):
-    """Before the first event: blocks in use as (address, size, stream), segments' sizes, and the
-    bytes mapped in expandable segments."""
+    """Returns the state before the first event: blocks in use as (address, size, stream), segment sizes,
+    and the bytes mapped in expandable segments."""
     live = {}
     segments = {}
     mapped = 0
@@ -193,7 +193,7 @@ def initial_state(snapshot, device, events):
 
 
 def requested_caches(events, reserved):
-    """Indices before which an empty_cache() stood."""
+    """Returns the indices of events that directly follow an inferred empty_cache()."""
     highest = total = reserved
     for event in events:
         if event["action"] in SEGMENT_TAKEN:
@@ -300,7 +300,7 @@ def convert(snapshot, args):
 
 
 def write_whole(path, text):
-    """The whole file or none."""
+    """Writes the file atomically."""
     folder = os.path.dirname(os.path.abspath(path))
     handle, name = tempfile.mkstemp(dir=folder)
     try:
@@ -315,11 +315,11 @@ def write_whole(path, text):
 
 def main():
     parser = argparse.ArgumentParser(description="PyTorch memory snapshot to allocation trace")
-    parser.add_argument("snapshot", help="what torch.cuda.memory._dump_snapshot() wrote")
+    parser.add_argument("snapshot", help="file written by torch.cuda.memory._dump_snapshot()")
     parser.add_argument("-o", "--out", help="trace to write (standard output)")
-    parser.add_argument("--device", type=int, help="where several have events")
+    parser.add_argument("--device", type=int, help="device, if several have events")
     parser.add_argument("--device-bytes", type=int, help="memory of the device")
-    parser.add_argument("--outside-bytes", type=int, help="of it, not PyTorch's: context, others")
+    parser.add_argument("--outside-bytes", type=int, help="memory of the device used outside PyTorch: context, other processes")
     args = parser.parse_args()
     try:
         text = convert(load(args.snapshot), args)

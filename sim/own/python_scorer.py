@@ -1,7 +1,7 @@
-"""Runs a user's scorer for kvsim, which starts this as `python3 -c TEXT SOCKET FILE CLASS`.
+"""Runs a user's scorer for kvsim, which starts this script as `python3 -c TEXT SOCKET FILE CLASS`.
 
-Messages on SOCKET: 8 bytes with the length of a JSON header, the header, then the bytes of its
-arrays. A request has "op"; the reply has "error" or the result. All numbers are little-endian.
+Each message on SOCKET consists of 8 bytes with the length of a JSON header, the header, and the
+bytes of its arrays. A request has "op"; the reply has "error" or the result. All numbers are little-endian.
 """
 
 import copy
@@ -16,14 +16,14 @@ import sys
 import threading
 import traceback
 
-# Possible arguments of `score`, passed by keyword. Shapes: docs/howto/own-method.md.
+# Arguments that `score` may have; they are passed by keyword. Shapes: docs/howto/own-method.md.
 ARGUMENTS = ("layer", "n_layers", "keys", "values", "queries", "scale", "seed", "hidden",
              "output_projection")
-ON_REQUEST = ("hidden", "output_projection")  # only if `score` has them: a trace may not contain them
+ON_REQUEST = ("hidden", "output_projection")  # sent only if `score` takes them; some traces do not contain them
 
 
 class Refused(Exception):
-    """An error of the user's class; the message is complete."""
+    """An error in the user's class, with a complete message."""
 
 
 def last_place(error, path):
@@ -59,7 +59,7 @@ def load(path, name):
 
 
 def score_arguments(kind):
-    """Returns the arguments of kind.score."""
+    """Returns the arguments that kind.score takes."""
     wanted = []
     parameters = list(inspect.signature(kind.score).parameters.values())
     if not isinstance(inspect.getattr_static(kind, "score"), (staticmethod, classmethod)):
@@ -76,7 +76,7 @@ def score_arguments(kind):
 
 
 def constructor_params(kind):
-    """Returns name and default of each constructor parameter, and whether it takes the ratio."""
+    """Returns the name and default of each constructor parameter, and whether the constructor takes the ratio."""
     if kind.__init__ is object.__init__:
         return [], None
     found, ratio = [], None
@@ -110,7 +110,7 @@ def declared_passes(kind):
 
 
 class Scorer:
-    """The user's class and its instances by parameters."""
+    """The user's class and its instances, keyed by their parameters."""
 
     def __init__(self, path, name):
         self.path, self.name = path, name
@@ -140,7 +140,7 @@ class Scorer:
     def score(self, header, arrays):
         import random
         import numpy as np
-        # Layers come in any order: values assigned to self must not affect the next call.
+        # Layers are scored in any order, so values assigned to self must not affect the next call.
         one = copy.copy(self.instance(header["params"]))
         known = {**header["facts"], **arrays}
         seed = [header["facts"]["seed"] % 2**32, header["facts"]["layer"]]
@@ -149,7 +149,7 @@ class Scorer:
         if "torch" in sys.modules:
             sys.modules["torch"].manual_seed(seed[0] * 1000003 + seed[1])
         got = one.score(**{a: known[a] for a in self.arguments})
-        if hasattr(got, "detach"):  # a tensor of PyTorch
+        if hasattr(got, "detach"):  # a PyTorch tensor
             got = got.detach().cpu().numpy()
         try:
             scores = np.ascontiguousarray(got, dtype="<f8")

@@ -1,4 +1,4 @@
-"""Drives headless Chromium by the DevTools protocol over a pipe; uses only the standard library.
+"""Drives headless Chromium with the DevTools protocol over a pipe; uses only the standard library.
 
     with Chromium() as browser:
         page = browser.open("file:///tmp/report.html", width=390, height=800, dark=True)
@@ -23,7 +23,7 @@ TIMEOUT_S = 30.0
 
 
 def find_chromium():
-    """Path of the browser: KVSIM_CHROMIUM, else the first of the usual names; None if there is none."""
+    """Returns the path of the browser: KVSIM_CHROMIUM, else the first of the usual names found; None if there is none."""
     given = os.environ.get("KVSIM_CHROMIUM")
     if given:
         return given
@@ -82,7 +82,7 @@ class Chromium:
             page.on_event(message["method"], message.get("params", {}))
 
     def call(self, method, params=None, session=None):
-        """The result of one command. Errors: RuntimeError with the browser's message."""
+        """Returns the result of one command. Errors: RuntimeError with the browser's message."""
         self._id += 1
         mine = self._id
         message = {"id": mine, "method": method, "params": params or {}}
@@ -100,7 +100,7 @@ class Chromium:
             return answer["result"]
 
     def open(self, url, width=1280, height=900, dark=False, before=None):
-        """A tab at `url`; `before` is a script that runs in it before the page's scripts."""
+        """Opens a tab at `url`; `before` is a script that runs before the page's scripts."""
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         page = Page(self, target, session)
@@ -118,14 +118,14 @@ class Chromium:
 
 
 class Page:
-    """One tab."""
+    """A browser tab."""
 
     def __init__(self, browser, target, session):
         self._browser = browser
         self._target = target
         self._session = session
         self.messages = []
-        self.requests = []  # requested addresses
+        self.requests = []  # requested URLs
         self._loaded = False
 
     def call(self, method, params=None):
@@ -164,11 +164,11 @@ class Page:
         self.settle()
 
     def settle(self):
-        """Waits two frames: observers and drawing have run."""
+        """Waits two frames, after which observers and drawing have run."""
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
 
     def evaluate(self, expression):
-        """The value of an expression; promises are awaited. Errors: RuntimeError of an exception."""
+        """Returns the value of an expression; promises are awaited. Errors: RuntimeError if it throws an exception."""
         answer = self.call("Runtime.evaluate",
                            {"expression": expression, "awaitPromise": True, "returnByValue": True})
         if "exceptionDetails" in answer:

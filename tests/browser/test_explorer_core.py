@@ -1,11 +1,10 @@
-"""Compares the explorer's core under node with the command line, scenario by scenario.
+"""Compares the explorer's core in Node.js with the command line for each scenario.
 
     test_explorer_core.py PROGRAM NODE CORE.wasm.gz SOURCE_DIR SCRATCH_DIR
 
-Every document of `kvsim run --json` has to come out of the core again: the same keys, the same
-texts, every number within a relative 1e-6; the longest context as `kvsim plan` answers it; the command that starts the
-engine, what its log says, and a benchmark next to its prediction, as `--print-command`, `calibrate --from-log` and `compare`
-print them; the same complaints about wrong scenarios.
+The core must reproduce every document of `kvsim run --json`: the same keys and texts, and every number within a relative
+error of 1e-6. It must also reproduce the longest context of `kvsim plan`, the output of `--print-command`,
+`calibrate --from-log` and `compare` with a benchmark, and the error messages for invalid scenarios.
 """
 
 import json
@@ -71,7 +70,7 @@ compared = 0
 
 
 def differences(ours, theirs, place):
-    """Places where two documents differ."""
+    """Returns the places where two documents differ."""
     global compared
     if isinstance(ours, bool) or isinstance(theirs, bool) or not isinstance(ours, (int, float, dict, list)):
         if ours != theirs:
@@ -136,11 +135,11 @@ for k, name in enumerate(names):
         plan = {"questions": ["longest_context"], "confidence": confidence}
         done = command_line(["plan", "explorer.json", "--json"], {**CASES[name], "plan": plan})
         wanted = json.loads(done.stdout)["answers"][0]["answer"] if done.stdout else None
-        # Without an interval the plan's answer at any confidence is the predicted one.
+        # Without an interval, the plan's answer is the prediction at any confidence.
         if found[key] is not None and found[key] != (wanted or 0):
             failures.append(f"{name}: {key} {found[key]}, where kvsim plan answers {wanted}")
 
-# The command that starts each engine, or why there is none.
+# The command that starts each engine, or the reason why there is none.
 launched = 0
 for name, launch in zip(names, ask([{"what": "launch", "scenario": CASES[name]} for name in names])):
     done = command_line(["run", "explorer.json", "--print-command", "--json"], CASES[name])
@@ -158,7 +157,7 @@ for name, launch in zip(names, ask([{"what": "launch", "scenario": CASES[name]} 
 if launched < 5:
     failures.append(f"only {launched} engines have a command")
 
-# A log of a start.
+# The log of an engine's start.
 LOG = ("INFO [gpu_model_runner.py:2653] Model loading took 14.99 GiB and 3.1 seconds\n"
        "INFO [gpu_worker.py:298] Available KV cache memory: 50.10 GiB\n"
        "INFO [gpu_model_runner.py:3480] Graph capturing finished in 21 secs, took 0.54 GiB\n"
@@ -173,7 +172,7 @@ for name, log, refused in (("vllm", LOG, None), ("vllm", "nothing\n", "found non
     elif refused not in said.get("error", "") or said["error"] not in done.stderr:
         failures.append(f"log: the core says {said!r}, the command line {done.stderr!r}")
 
-# A benchmark next to the prediction of a service. In files of these names the command line names the core's places.
+# A benchmark compared with the prediction of a service. These file names give the same places in messages of both programs.
 SERVICE = {"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm", "figures": False, "slo": {"ttft": "1 s"},
            "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 40, "prompt_tokens": 500, "output_tokens": 50}}
 SERVED = command_line(["run", "explorer.json", "--json"], SERVICE).stdout

@@ -42,7 +42,7 @@ def answered(page):
 
 
 def set_knob(page, knob, value):
-    """Sets a control like a user."""
+    """Sets a control as a user does."""
     page.evaluate(f"""(() => {{
       const control = document.getElementById({json.dumps('knob-' + knob)});
       control.value = {json.dumps(value)};
@@ -57,7 +57,7 @@ def turn(page, knob, value):
 
 
 def give(page, control, name, content):
-    """Chooses a file in a control like a user."""
+    """Chooses a file in a control as a user does."""
     page.evaluate(f"""(() => {{
       const data = new DataTransfer();
       data.items.add(new File([{json.dumps(content)}], {json.dumps(name)}));
@@ -68,7 +68,7 @@ def give(page, control, name, content):
 
 
 def marks(page):
-    """The number of marks of every chart, and whether it fits its container."""
+    """Returns, for every chart, the number of its marks and whether it fits its container."""
     return page.evaluate("""kvsimCards.all().map(card => {
       const svg = card.plot.querySelector('svg');
       return {id: card.options.id, marks: svg ? svg.querySelectorAll('path, rect, circle').length : 0,
@@ -82,7 +82,7 @@ def use(browser, address):
     first = text(page, "longest")
     check("the longest context comes first", first.startswith("Longest context that fits: "), first)
     check("with its likely range", "(likely " in first, first)
-    check("the verdict follows", " fits. At its highest" in text(page, "verdict"), text(page, "verdict"))
+    check("the verdict follows", " fits. At its peak" in text(page, "verdict"), text(page, "verdict"))
     charts = marks(page)
     check("four charts", len(charts) == 4, charts)
     for chart in charts:
@@ -91,7 +91,7 @@ def use(browser, address):
     check("every control has a label", page.evaluate(
         "[...document.querySelectorAll('#knobs input, #knobs select')].every(c => c.labels.length > 0 || c.getAttribute('aria-label'))"))
 
-    # The page gives the command line's answers to the scenario that it shows.
+    # The page shows the same answers as the command line for its scenario.
     (SCRATCH / "explorer.json").write_text(text(page, "scenario"))
     done = subprocess.run([PROGRAM, "run", "explorer.json", "--json"], cwd=SCRATCH, capture_output=True, text=True, check=True)
     point = json.loads(done.stdout)["points"][0]
@@ -99,7 +99,7 @@ def use(browser, address):
     for key in ("peak_hbm_bytes", "prefill_s", "decode_tok_s", "largest_batch", "fewest_gpus"):
         check(f"{key} equals the command line's", abs(shown[key] - point[key]) <= 1e-6 * abs(point[key]), (shown[key], point[key]))
 
-    # One sequence reaches the positions of the model with any method; a large batch is limited by memory.
+    # One sequence reaches the model's positions with any method; memory limits a large batch.
     turn(page, "batch", 32)
     first = text(page, "longest")
     turn(page, "method", "full")
@@ -118,7 +118,7 @@ def use(browser, address):
     turn(page, "stack", "vllm")
     check("an engine starts", "fits" in text(page, "verdict"), text(page, "verdict"))
 
-    # The command that starts the engine, and files of platforms; a stack that is no server has none.
+    # The command that starts the engine, and platform files; a stack that is not a server has neither.
     def starts():
         deadline = time.monotonic() + WAIT_S
         before = text(page, "start-about")
@@ -135,17 +135,17 @@ def use(browser, address):
     check("a file is shown", "services:" in text(page, "start-text"), text(page, "start-text"))
     turn(page, "stack", "hf-sdpa")
     wait(page, "document.getElementById('start-about').textContent.startsWith('None: ')")
-    check("no server, no command", "no server" in text(page, "start-about"), text(page, "start-about"))
+    check("no server, no command", "not a server" in text(page, "start-about"), text(page, "start-about"))
     page.evaluate("document.getElementById('start').open = false")
 
-    # The log of a start replaces predictions; the address keeps that; it can be forgotten.
+    # The log of a start replaces predictions. The URL stores the log, and the user can remove it.
     turn(page, "stack", "vllm")
     before = text(page, "verdict")
     def give_log(pool):
         give(page, "log", "start.log", f"Model loading took 14.99 GiB and 3 seconds\nAvailable KV cache memory: {pool} GiB\n")
-    give_log("40.10")  # of another GPU
+    give_log("40.10")  # from another GPU
     wait(page, "document.getElementById('log-said').classList.contains('wrong')")
-    check("a log of another start is refused", "is not the log's" in text(page, "log-said"), text(page, "log-said"))
+    check("a log of another start is refused", "differs from the log's" in text(page, "log-said"), text(page, "log-said"))
     check("and changes nothing", text(page, "verdict") == before and "start=" not in page.evaluate("location.href"))
     give_log("105.10")
     wait(page, "document.getElementById('log-said').textContent.startsWith('start.log: the pool has ')")
@@ -164,7 +164,7 @@ def use(browser, address):
     check("forgotten, the answers are those of before", text(page, "verdict") == before, text(page, "verdict"))
     turn(page, "method", "snapkv")
 
-    # An invalid value: the message is next to the control, the answers stay, and a valid value removes the message.
+    # An invalid value: the message is next to the control, the answers remain, and a valid value removes the message.
     turn(page, "batch", "0")
     check("a message next to the control", page.evaluate("!document.getElementById('knob-batch-wrong').hidden"))
     check("the message is the core's", "expected an integer" in text(page, "knob-batch-wrong"), text(page, "knob-batch-wrong"))
@@ -175,7 +175,7 @@ def use(browser, address):
     check("answers to valid values are not dimmed", not page.evaluate(dim))
     check("the message disappears", page.evaluate("document.getElementById('knob-batch-wrong').hidden && document.getElementById('status').hidden"))
 
-    # The address keeps the state: the same page opened again gives the same answers.
+    # The URL stores the state: the page shows the same answers when opened again.
     here, said = page.evaluate("location.href"), text(page, "longest")
     check("the address has the state", "method=snapkv" in here and "batch=2" in here, here)
     again = browser.open(here, width=390, height=800, dark=True)
@@ -202,7 +202,7 @@ def bench(rate, ttft_ms):
 
 
 def compare(browser, uri):
-    """A benchmark next to the prediction of a service, on a phone."""
+    """Compares a benchmark with the prediction of a service on a phone."""
     (SCRATCH / "explorer.json").write_text(json.dumps(SERVICE))
     result = subprocess.run([PROGRAM, "run", "explorer.json", "--json"], cwd=SCRATCH, capture_output=True, text=True, check=True).stdout
     measured = bench(4, 40) + "\n" + bench(9, 40) + "\n"
@@ -257,7 +257,7 @@ def compare(browser, uri):
     page.close()
 
 
-# A layer between page and worker: answers wait in `held` while `hold` is set, and queries are recorded.
+# A layer between page and worker that records queries and keeps answers in `held` while `hold` is set.
 BETWEEN = """
 window.between = {hold: false, held: [], queries: []};
 window.Worker = class extends Worker {
@@ -285,13 +285,13 @@ def wait(page, condition):
 
 
 def stale(browser, uri):
-    """An answer to an older query that arrives after a newer query, or after a control has changed, is dropped."""
+    """Checks that an answer is dropped if a newer query was sent or a control has changed."""
     page = browser.open(uri, before=BETWEEN)
     answered(page)
     shown = "document.getElementById('longest').textContent + document.getElementById('verdict').textContent"
     first = page.evaluate(shown)
 
-    # Changed again before the answer: the answer belongs to former values.
+    # The control changes again before the answer, which therefore belongs to older values.
     page.evaluate("between.queries = []; between.hold = true")
     set_knob(page, "batch", "3")
     wait(page, "between.held.length === 2")
@@ -318,7 +318,7 @@ def stale(browser, uri):
     ids = page.evaluate("between.queries.map(q => q.id)")
     check("queries have ascending ids", ids == sorted(ids) and len(set(ids)) == len(ids), ids)
 
-    # The worker does not compute obsolete queries: of several at once only the newest of a kind.
+    # The worker skips obsolete queries: it computes only the newest query of each kind.
     page.evaluate("""(() => {
       const core = 'async function kvsimCore() { return {run: s => s, reach: s => s}; }';
       const source = [core, document.getElementById('worker-js').textContent];

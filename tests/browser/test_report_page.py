@@ -18,8 +18,8 @@ PROGRAM, SOURCE, SCRATCH = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(
 SHOTS = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 else None
 
 TRACE = SOURCE / "traces/samples/books-treasure-512.safetensors"
-OTHER = SCRATCH / "other.safetensors"  # generated; the second trace of the means over traces, next to TRACE
-# Per page: the command that makes it, its kind, and its minimum number of charts.
+OTHER = SCRATCH / "other.safetensors"  # generated; the second trace, in addition to TRACE, for means over traces
+# Per page: the command that generates it, its kind, and its minimum number of charts.
 PAGES = {
     "static": (["run", "scenarios/zeromerge-a800.json"], "static", 6),
     "serve": (["run", "scenarios/serve-azure-code.json"], "serve", 8),
@@ -41,16 +41,16 @@ def check(what, holds, detail=""):
 def make(name):
     words, _, _ = PAGES[name]
     folder = SCRATCH / name
-    # Without gnuplot: its figures are not tested here.
+    # Without gnuplot, because its figures are not tested here.
     run = lambda words: subprocess.run([PROGRAM, *words], cwd=SOURCE, check=True, env={"PATH": ""}, stdout=subprocess.DEVNULL)
     if str(OTHER) in words:
         run(["trace", "generate", str(OTHER), "--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--tokens", "256"])
     run([*words, "-o", str(folder), "-q"])
-    # Means over traces are next to each trace's own results.
+    # Means over traces are shown next to the results of each trace.
     return (folder / ("aggregate" if name == "aggregate" else "") / "report.html").as_uri()
 
 
-# Of every chart: its id, kind of renderer, marks, and position.
+# For every chart: id, kind of renderer, marks, and position.
 CARDS = """
 kvsimCards.all().map(card => {
   const svg = card.plot.querySelector('svg');
@@ -78,7 +78,7 @@ def tip_at(page, card, fx, fy):
 
 
 def mark_place(card):
-    """A place inside the first mark of a line, as fractions of the chart: hovering there shows a tip."""
+    """Returns a position inside the first mark of a line, as fractions of the chart; hovering there shows a tip."""
     return f"""(() => {{
       const card = kvsimCards.all().find(c => c.options.id === {json.dumps(card)});
       const series = card.option.series.findIndex(s => String(s.id).startsWith('line:') && s.data.length > 0);
@@ -129,7 +129,7 @@ def use(page, name):
 
 
 def intervals(page):
-    """An interval belongs to the point at its x, even if the line has more points than its band."""
+    """Checks that an interval belongs to the point at its x, even if the line has more points than its band."""
     spec = """{kind: 'lines', x: {name: 'length', unit: 'tokens'}, y: {name: 'rate', unit: 'tok/s'}, levels: [],
       series: [{name: 'full', values: [[1, 10], [2, 20], [3, 30]], band: [[1, 5, 15], [3, 25, 35]]}]}"""
     rows = page.evaluate(f"kvsimCardParts.dataOf({spec})[1].map(row => row[3])")
@@ -140,7 +140,7 @@ def intervals(page):
 
 
 def nested_marks(page):
-    """Marks of lines at one place are concentric rings; others are plain."""
+    """Checks that marks of several lines at one position are concentric rings and other marks are plain."""
     spec = """{kind: 'KIND', x: {name: 'length', unit: 'tokens'}, y: {name: 'rate', unit: 'tok/s'}, levels: [],
       series: [{name: 'a', values: [[1, 10], [2, 20]]}, {name: 'b', values: [[1, 10], [2, 30]]},
                {name: 'c', values: [[1, 10.01], [2, 40]]}]}"""
@@ -151,9 +151,9 @@ def nested_marks(page):
 
 
 def toggles(page):
-    """On the static page: a method's line is hidden and shown, axes switch, zoom works."""
+    """On the static page, hides and shows a method's line, switches axes, and zooms."""
     card = "kvsimCards.all().find(c => c.options.id === 'chart-memory-vs-length')"
-    # Strokes in the first line's colour, which no other of the first seven has.
+    # Strokes in the colour of the first line, which is unique among the first seven lines.
     lines = f"""(() => {{ const c = {card}; const {{colour}} = kvsimCharts.styleOf(c.spec, 0);
       return [...c.plot.querySelectorAll('svg path')].filter(p => p.getAttribute('stroke') === colour && !p.closest('.tip')).length; }})()"""
     if not page.evaluate(f"Boolean({card})"):
@@ -183,13 +183,13 @@ def toggles(page):
     zoom = page.evaluate(f"(() => {{ const z = {card}.chart.getOption().dataZoom[0]; return z.end - z.start; }})()")
     check("static: zoom", abs(zoom - 50) < 1, zoom)
     page.evaluate(f"{card}.zoom(0)")
-    # A table of the same numbers.
+    # A table with the same numbers.
     check("static: memory as a table", page.evaluate(f"""(() => {{ const c = {card}; c.data.open = true; c.fillTable();
       return c.data.innerText; }})()""").count("GiB") > 10)
 
 
 def keyboard(page):
-    """Tab reaches keys and charts; arrows move along a line and announce its values."""
+    """Checks that Tab reaches legend keys and charts, and that arrow keys move along a line and announce its values."""
     page.go(page.evaluate("location.href"))
     reached = set()
     for _ in range(60):
@@ -211,7 +211,7 @@ def keyboard(page):
 
 
 def means(page):
-    """The table of means over traces equals aggregate.csv, with intervals."""
+    """Checks that the table of means over traces equals aggregate.csv, including intervals."""
     rows = page.evaluate("[...document.querySelectorAll('#results table tbody tr')].map(r => [...r.children].map(c => c.innerText))")
     check("aggregate: a row per method and budget", len(rows) == 5, rows)
     check("aggregate: over both traces", all(row[2] == "2" for row in rows), rows)
@@ -224,10 +224,10 @@ def means(page):
 
 
 def marks(page):
-    """Open marks and crosses are among the stops of the arrow keys, and are announced and shown there."""
+    """Checks that arrow keys stop at open marks and crosses, and that these are announced and shown."""
     card = "kvsimCards.all().find(c => c.options.id === 'chart-memory-vs-length')"
     live = f"{card}.live.textContent"
-    # Of the first line: the cross is its last stop, the open mark is among its first.
+    # On the first line, the cross is the last stop and the open mark is one of the first stops.
     spec = page.evaluate(f"""(() => {{ const {{series}} = {card}.spec;
       return series.map(s => ({{name: s.name, points: s.values.length,
         ends: (s.ends || []).map(e => e.text), open: (s.open || []).map(e => e.text)}})); }})()""")
@@ -244,7 +244,7 @@ def marks(page):
     page.press("ArrowLeft")
     check("keyboard: left of it is a point of the line", page.evaluate(live) != said)
     page.press("Home")
-    # Each stop once, from left to right: as many as there are points and marks.
+    # Each stop occurs once, from left to right; their number is that of points and marks.
     heard = [page.evaluate(live)]
     for _ in range(first["points"] + 4):
         page.press("ArrowRight")
@@ -253,7 +253,7 @@ def marks(page):
     wanted = first["points"] + len(first["ends"]) + len(first["open"])
     check("keyboard: every point and mark once", len(places) == wanted, (len(places), wanted))
     check("keyboard: including the open mark", sum(first["open"][0] in one for one in places) == 1, first["open"])
-    # A line that ran out before its first step has no point; its cross is still reached.
+    # A line that ran out of memory before its first step has no points, but its cross is still reached.
     pointless = [s["name"] for s in spec if s["points"] == 0 and s["ends"]]
     check("keyboard: such a line exists", pointless, spec)
     page.press("Home")
@@ -291,7 +291,7 @@ def widths(page, name):
 
 
 def tables_fit(page, name):
-    """At 1400 pixels the tables of results need no horizontal scrolling."""
+    """Checks that the result tables need no horizontal scrolling at 1400 pixels."""
     page.size(1400, 900)
     for _ in range(5):
         page.settle()
@@ -301,7 +301,7 @@ def tables_fit(page, name):
 
 
 def percentiles(page):
-    """The table of times has p50, p90, p95 and p99 of every point."""
+    """Checks that the table of times has p50, p90, p95 and p99 of every point."""
     head = page.evaluate("[...document.querySelectorAll('#results table')][1].querySelector('thead').innerText.split(/\\s+/)")
     check("serve: percentiles", all(p in head for p in ("p50", "p90", "p95", "p99")), head)
     points = page.evaluate("JSON.parse(document.getElementById('kvsim-report').textContent).document.points")
@@ -309,13 +309,13 @@ def percentiles(page):
     check("serve: a row per point and time", rows >= 3 * len(points), (rows, len(points)))
 
 
-# Markup, line ends, direction marks, joined emoji: possible contents of a name in a user's file.
+# A name in a user's file may contain markup, line ends, direction marks, or joined emoji.
 HOSTILE = ("<script>alert(1)</script></script><!--]]>&amp;\"'\n\u2028\u2029\u202e\u2066\u200f\U0001F600"
            "\U0001F469\u200d\U0001F469\u200d\U0001F467 e\u0301%s${x}`" * 20)[:400]
 
 
 def hostile_page(browser):
-    """A service whose model and title are such a name: the page opens, runs none of it, and its texts are bounded."""
+    """Opens the page of a service with this name as model and title: it runs no script from the name, and its texts are bounded."""
     folder = SCRATCH / "hostile"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({
@@ -334,7 +334,7 @@ def hostile_page(browser):
     longest = page.evaluate("""Math.max(...[...document.querySelectorAll('svg text, h1, h3, .entry, option, th')]
       .map(node => [...node.textContent].length))""")
     check("hostile: no text of a chart, heading or table is longer than 200 characters", longest <= 200, longest)
-    # Chromium crashes when it announces such a text: an emoji that was cut in two.
+    # Chromium crashes when it announces a text with an emoji that was cut in two.
     halves = page.evaluate("""[...document.querySelectorAll('*')].filter(node => node.children.length === 0 &&
       /[\\uD800-\\uDBFF](?![\\uDC00-\\uDFFF])|(?<![\\uD800-\\uDBFF])[\\uDC00-\\uDFFF]/.test(node.textContent)).length""")
     check("hostile: no split character", halves == 0, halves)

@@ -1,7 +1,7 @@
-"""run_python.py PROGRAM SCRATCH SOURCES MODULES PAGE.md…: runs the ```python blocks of pages unchanged.
+"""run_python.py PROGRAM SCRATCH SOURCES MODULES PAGE.md…: runs the ```python blocks of pages.
 
-The blocks of a page run one after another in one namespace, in a folder that looks like a clone of the project. The
-`prelude` of a page below provides its assumptions (a model, the user's arrays). Blocks that need another
+The unchanged blocks of a page run in order in one namespace, in a folder laid out like a clone of the project. The
+`prelude` of a page below defines what the page assumes (a model, the user's arrays). Blocks that need another
 machine are skipped by name, with a reason.
 """
 
@@ -34,13 +34,13 @@ EXCUSES = {"torch.cuda.memory._record_memory_history": "no GPU"}
 
 
 def blocks_of(text):
-    """(line number, code) of each block."""
+    """Returns (line number, code) of each block."""
     for found in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         yield text.count("\n", 0, found.start()) + 2, found.group(1)
 
 
 def run_page(page, folder):
-    """Numbers of blocks that ran and that failed; the reason if none could run or all were skipped."""
+    """Returns the numbers of blocks that ran and that failed, and the reason if none could run or all were skipped."""
     with open(os.path.join(SOURCES, page), encoding="utf-8") as file:
         blocks = list(blocks_of(file.read()))
     ran = failed = 0
@@ -48,7 +48,7 @@ def run_page(page, folder):
     for line, code in blocks:
         excuse = next((why for start, why in EXCUSES.items() if code.startswith(start)), None)
         if excuse:
-            compile(code, page, "exec")  # at least it is valid Python
+            compile(code, page, "exec")  # checks at least the syntax
             print(f"skipped: {page}:{line} ({excuse})")
             passed_over = f"{excuse}: {page} line {line} needs one"
             continue
@@ -60,7 +60,7 @@ def run_page(page, folder):
             namespace = {"__name__": "__main__"}
             exec(PRELUDES.get(page, ""), namespace)
         try:
-            # The lines of the page in a traceback.
+            # Traceback entries of the page.
             exec(compile("\n" * (line - 1) + code, page, "exec"), namespace)
             print(f"ok: {page}:{line}")
         except Exception:

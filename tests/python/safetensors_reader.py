@@ -7,7 +7,7 @@ import numpy as np
 
 
 def read(path):
-    """(metadata, {name: array}); BF16 as float32."""
+    """Returns (metadata, {name: array}); BF16 is converted to float32."""
     with open(path, "rb") as file:
         data = file.read()
     length = struct.unpack("<Q", data[:8])[0]

@@ -1,6 +1,6 @@
-"""import kvsim: numbers equal the program's, stubs match the module, errors state the expected value.
+"""Tests of `import kvsim`: numbers equal the program's, stubs match the module, and errors state the expected value.
 
-Run by ctest: test_kvsim.py PROGRAM SCRATCH SOURCES MODULES CMAKE, MODULES the folder that holds the package.
+Run by ctest: test_kvsim.py PROGRAM SCRATCH SOURCES MODULES CMAKE. MODULES is the folder that contains the package.
 """
 
 import ast
@@ -68,7 +68,7 @@ class Run(unittest.TestCase):
         ends = [key for key in points[0] if key.endswith(("_low", "_high"))]
         self.assertGreater(len(ends), 8)
         for key in ends:
-            expected = np.array([point[key] for point in points], dtype=float)  # NaN if there is none
+            expected = np.array([point[key] for point in points], dtype=float)  # NaN for missing values
             np.testing.assert_array_equal(result.column(key), expected, key)
 
     def test_keys_and_pointers_are_overrides(self):
@@ -123,7 +123,7 @@ class Replay(unittest.TestCase):
     METHODS = ["full", {"name": "h2o", "budget": [0.1, 0.5]}, {"name": "zeromerge", "budget": 0.2}]
 
     def arrays(self):
-        """The sample's vectors, laid out by head."""
+        """Returns the sample's vectors, laid out by head."""
         metadata, tensors = safetensors_reader.read(SAMPLE)
         stacked = [np.stack([tensors[f"layers.{i}.{x}"].transpose(1, 0, 2) for i in range(int(metadata["num_layers"]))])
                    for x in "qkv"]
@@ -180,7 +180,7 @@ class Replay(unittest.TestCase):
                 for head in layer:
                     self.assertTrue(np.all(np.diff(head) > 0) and head[-1] < 512 and head.dtype == np.int32)
         self.assertEqual([len(head) for layer in result.kept("full") for head in layer], [512] * 12)
-        # More entries hold more of the attention's mass.
+        # More entries retain more attention mass.
         mass = result.column("retained_mass_mean")
         self.assertTrue(mass[1] < mass[2] < mass[0] + 1e-12)
 
@@ -322,7 +322,7 @@ class Deployments(unittest.TestCase):
 
 
 class Documents(unittest.TestCase):
-    """What the module asks the program for."""
+    """Functions for which the module runs the program."""
 
     def test_they_are_those_of_the_program(self):
         samples = os.path.join(SOURCES, "scenarios", "samples")
@@ -428,7 +428,7 @@ class Errors(unittest.TestCase):
 
 
 class Stubs(unittest.TestCase):
-    """The .pyi files have the names of the modules, with the same parameters and defaults."""
+    """The .pyi files declare the modules' names with the same parameters and defaults."""
 
     def tree(self, name):
         with open(os.path.join(os.path.dirname(kvsim.__file__), name), encoding="utf-8") as file:
@@ -481,7 +481,7 @@ class Stubs(unittest.TestCase):
                 named[node.target.id] = None
         self.assertEqual(named.keys(), {name for name in dir(_core) if not name.startswith("_")})
         for name, node in named.items():
-            if isinstance(node, ast.FunctionDef):  # pybind11 writes its signature first in the docstring
+            if isinstance(node, ast.FunctionDef):  # pybind11 puts the signature in the first line of the docstring
                 first = getattr(_core, name).__doc__.splitlines()[0]
                 names = [part.split(":")[0].strip() for part in first[first.index("(") + 1:first.rindex(")")].split(", ")
                          if ":" in part]
@@ -504,7 +504,7 @@ class Installed(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", "import kvsim; print(kvsim.__file__, kvsim.__version__)"], text=True,
                               capture_output=True, cwd=SCRATCH, env={**os.environ, "PYTHONPATH": moved})
         self.assertEqual(done.stdout.split(), [os.path.join(moved, "kvsim", "__init__.py"), kvsim.__version__], done.stderr)
-        # Its program: next to it (a wheel), of the same prefix, or of PATH with the same version; else an error says so.
+        # The program is next to the module (a wheel), in the same prefix, or in PATH with the same version; otherwise it is an error.
         asks = ["-c", "import kvsim; print(kvsim._program())"]
         package = os.path.join(moved, "kvsim")
         fake = os.path.join(SCRATCH, "other", "kvsim")
@@ -543,7 +543,7 @@ class Notebook(unittest.TestCase):
         for cell in notebook["cells"]:
             self.assertEqual(cell.get("outputs", []), [])
         here, scope = os.getcwd(), {"__name__": "__main__"}
-        os.chdir(SOURCES)  # the folder that its first cell requires
+        os.chdir(SOURCES)  # the folder required by the first cell
         try:
             for number, cell in enumerate(cells):
                 exec(compile(cell, f"quickstart.ipynb, code cell {number}", "exec"), scope)

@@ -1,7 +1,7 @@
-"""traces/record_hf.py: its records equal the model's attention inputs, and kvsim reads them.
+"""Tests of traces/record_hf.py: recorded tensors equal the model's attention inputs, and kvsim reads the files.
 
-Run by ctest: test_record_hf.py PROGRAM SCRATCH [unittest names]. Without torch, or transformers for the class that
-wants it, it says KVSIM-SKIPPED and why.
+Run by ctest: test_record_hf.py PROGRAM SCRATCH [unittest names]. Prints KVSIM-SKIPPED and the reason without torch, or without
+transformers for the test class that needs it.
 """
 
 import importlib.util
@@ -42,7 +42,7 @@ def kvsim(*words):
 
 
 def attention_outputs(model, tokens, projection="o_proj", owner=TinyAttention):
-    """[T, Hq * d] of every layer as the model hands it to its output projection, by separate hooks."""
+    """Returns the input [T, Hq * d] of every layer's output projection, recorded by separate hooks."""
     seen, hooks = [], []
     for module in model.modules():
         if isinstance(module, owner):
@@ -56,7 +56,7 @@ def attention_outputs(model, tokens, projection="o_proj", owner=TinyAttention):
 
 
 def recomputed(arrays, metadata, layer):
-    """[T, Hq * d]: causal softmax attention of the file's vectors in float64."""
+    """Returns [T, Hq * d]: causal softmax attention over the file's vectors in float64."""
     q, k, v = (arrays[f"layers.{layer}.{x}"].astype(np.float64) for x in "qkv")
     group = q.shape[1] // k.shape[1]
     out = np.empty_like(q)
@@ -113,15 +113,15 @@ class Recorded(Case):
         for layer in range(3):
             rows = {part: (arrays[f"layers.{layer}.{part}"], arrays[f"layers.{layer}.reused.{part}"]) for part in "kv"}
             for whole, reused in rows.values():
-                # Nothing is before the first chunk, and tokens of decode steps are in none.
+                # The first chunk has no prefix, and tokens of decode steps are not in a chunk.
                 self.assert_close(reused[:10], whole[:10], 1e-6)
                 np.testing.assert_array_equal(reused[32:], whole[32:])
             apart = np.abs(rows["v"][1] - rows["v"][0]).max(axis=(1, 2))
-            if layer == 0:  # before attention a row is its own token's
+            if layer == 0:  # before any attention, a row depends only on its own token
                 self.assertLess(apart.max(), 1e-5)
             else:
                 self.assertGreater(apart[10:32].min(), 1e-4)
-        # The same chunk at position 0: RoPE turns keys by the distance.
+        # The same chunk recorded at position 0: its keys differ only by a RoPE rotation.
         _, _, apart_only = self.recorded(model, "separate", tokens=TOKENS[10:24], prompt_len=14)
         for layer in range(3):
             self.assert_close(arrays[f"layers.{layer}.reused.v"][10:24], apart_only[f"layers.{layer}.v"], 1e-5)
@@ -145,7 +145,7 @@ class Recorded(Case):
         try:
             _, arrays = self.check_attention(TinyLlama("sdpa"))
             model = TinyLlama("sdpa")
-            del model.config.num_key_value_heads  # now only the copies show it
+            del model.config.num_key_value_heads  # only the repeated heads reveal the number of KV heads now
             _, _, again = self.recorded(model, "unsaid")
         finally:
             if is_missing:
@@ -184,7 +184,7 @@ class Recorded(Case):
             np.testing.assert_array_equal(arrays[f"layers.{i}.wo"], layer.self_attn.o_proj.weight.detach().numpy())
 
     def test_an_output_projection_that_is_not_a_linear_module_is_probed(self):
-        class Transposed(torch.nn.Module):  # GPT-2 stores its matrices transposed
+        class Transposed(torch.nn.Module):  # GPT-2 stores its weight matrices transposed
             def __init__(self, linear):
                 super().__init__()
                 self.weight = torch.nn.Parameter(linear.weight.T.contiguous())
@@ -246,7 +246,7 @@ class Recorded(Case):
         self.assertEqual(len(methods), 7)
         self.assertLess(methods["full"]["rel_error_mean"], 1e-6)
         for name in ("h2o", "kvzip", "kvzip-plus", "kvzap"):
-            self.assertGreater(methods[name]["rel_error_mean"], 1e-3)  # random weights lose accuracy under every method
+            self.assertGreater(methods[name]["rel_error_mean"], 1e-3)  # with random weights every method loses accuracy
 
 
 class Refused(Case):
@@ -311,7 +311,7 @@ class Refused(Case):
 
 
 class Program(Case):
-    """main(), with a replacement for transformers that loads the tiny model and uses bytes as tokens."""
+    """Tests of main(), with a replacement for transformers that loads the tiny model and uses bytes as tokens."""
 
     def setUp(self):
         substitute = types.ModuleType("transformers")
@@ -412,7 +412,7 @@ def _without_cache(model):
 
 
 class Transformers(Case):
-    """Tiny models of random weights, of transformers' own classes."""
+    """Tests with tiny models of the classes in transformers, with random weights."""
 
     def families(self):
         import transformers as t

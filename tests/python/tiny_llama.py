@@ -1,7 +1,7 @@
-"""A Llama-like model in a hundred lines, with the interface that traces/record_hf.py expects of a model.
+"""A small Llama-like model with the interface that traces/record_hf.py expects.
 
-RMSNorm, grouped queries, rotary embedding on pairs (i, i + d/2), a gated MLP; random weights. `attention` says how it
-attends: "eager" (this module's eager_attention_forward), "sdpa" (torch's function, K and V expanded to the query
+RMSNorm, grouped queries, rotary embedding on pairs (i, i + d/2), a gated MLP; random weights. `attention` selects the
+implementation: "eager" (this module's eager_attention_forward), "sdpa" (torch's function, K and V expanded to the query
 heads), or the name of a function in transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.
 """
 
@@ -12,7 +12,7 @@ import torch
 
 
 def expanded(x, groups):
-    """[1, Hkv, T, d] -> [1, Hkv * groups, T, d], copies adjacent."""
+    """Repeats [1, Hkv, T, d] to [1, Hkv * groups, T, d], with adjacent copies."""
     return x.repeat_interleave(groups, dim=1)
 
 
@@ -23,14 +23,14 @@ def eager_attention_forward(module, query, key, value, attention_mask=None, scal
         logits = torch.tanh(logits / softcap) * softcap
     tokens = query.shape[2]
     future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-    if module.config.hidden_window is not None:  # a window that no configuration key declares
+    if module.config.hidden_window is not None:  # a window that is not declared by a configuration key
         future = future | torch.ones(tokens, tokens, dtype=torch.bool).tril(-module.config.hidden_window)
     weights = logits.masked_fill(future, float("-inf")).float().softmax(-1).to(query.dtype)
     return (weights @ value).transpose(1, 2), weights
 
 
 def causal_sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    """What torch.nn.functional.scaled_dot_product_attention computes, for a torch without it."""
+    """Replaces torch.nn.functional.scaled_dot_product_attention in versions of torch without it."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     logits = query @ key.transpose(2, 3) * scale
     assert is_causal

@@ -1,6 +1,6 @@
-"""Writes pickles like torch.cuda.memory._dump_snapshot for the tests: a run solved by hand from
-the allocator's rules (whole.pickle), the same recorded from its fifth event on (late.pickle), one
-that would run code in an unrestricted loader, and a truncated one."""
+"""Writes pickles in the format of torch.cuda.memory._dump_snapshot for the tests: a run solved by hand
+from the allocator's rules (whole.pickle), the same run recorded starting at its fifth event (late.pickle), a
+pickle that would run code in an unrestricted loader, and a truncated pickle."""
 
 import os
 import pickle
@@ -23,14 +23,14 @@ EVENTS = [
     event("alloc", A, 1000),
     event("segment_alloc", B, 20 * MIB),
     event("alloc", B, 3 * MIB),
-    event("alloc", B + 3 * MIB, 12 * MIB),  # 17 MiB were left
+    event("alloc", B + 3 * MIB, 12 * MIB),  # from the remaining 17 MiB
     *freed(B, 3 * MIB),
     event("segment_alloc", C, 30 * MIB),
     event("alloc", C, 30 * MIB),
     {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "frames": []},
     *freed(C, 30 * MIB),
     event("segment_free", C, 30 * MIB),  # empty_cache()
-    event("alloc", B, 2 * MIB),  # best fit: 3 MiB there, 5 at the segment's end; 1 MiB: not split
+    event("alloc", B, 2 * MIB),  # best fit: 3 MiB here, 5 at the segment's end; a rest of 1 MiB is not split off
     {"action": "oom", "device_free": 78 * MIB, "size": 200 * MIB, "stream": 0, "time_us": 1},
 ]
 

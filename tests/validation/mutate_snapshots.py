@@ -1,5 +1,5 @@
-"""mutate_snapshots.py CONVERTER FOLDER: thousands of snapshots with random errors, from a seed, are converted or
-refused by BadSnapshot; nothing else comes out, and no claim in a pickle takes memory."""
+"""mutate_snapshots.py CONVERTER FOLDER: checks that thousands of snapshots with random errors, drawn from a seed,
+are either converted or refused by BadSnapshot, and that sizes claimed in a pickle allocate no memory."""
 
 import copy
 import importlib.util
@@ -19,7 +19,7 @@ STRANGE = [None, True, -1, 0, 1, 7, 1.5, float("nan"), "", "x", b"x", [], {}, ()
 
 
 def places_of(value, path=()):
-    """The paths of keys to all values in it."""
+    """Yields the key path to every value."""
     yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in inner:
@@ -87,7 +87,7 @@ def main():
         answer(lambda: convert_file(broken))
     print(counts)
     assert counts["converted"] > 100 and counts["refused"] > 1000
-    # A memo of 2^32 entries, and a string of 2^62 bytes, in a dozen bytes.
+    # Pickles of about a dozen bytes that claim a memo of 2^32 entries and a string of 2^62 bytes.
     before = counts["refused"]
     for claim in (b"\x80\x04]r\xff\xff\xff\xff.", b"\x80\x04\x8d" + (1 << 62).to_bytes(8, "little") + b"x.",
                   b"\x80\x04\x8b\xff\xff\xff\x7f."):

@@ -1,5 +1,5 @@
-"""validation/torch/allocator.py without a GPU: its sequences, the traces it writes, and that it
-tells an allocator that the model gives to the byte from one that it does not.
+"""Tests validation/torch/allocator.py without a GPU: its sequences, the traces it writes, and whether
+it distinguishes an allocator that the model predicts to the byte from other allocators.
 
     python3 torch_allocator_test.py KVSIM SCRATCH
 """
@@ -19,8 +19,8 @@ MIB = 1 << 20
 
 
 class FakeBackend:
-    """A minimal reference of PyTorch's rules: 512 B, two pools per stream, best
-    fit, splits, free neighbours joined. `smallest_rest`: the large pool splits above it."""
+    """A minimal reference of PyTorch's rules: multiples of 512 B, two pools per stream, best fit,
+    splits, and merging of free neighbours. The large pool splits if more than `smallest_rest` remains."""
 
     def __init__(self, smallest_rest=MIB):
         self.smallest_rest = smallest_rest
@@ -28,7 +28,7 @@ class FakeBackend:
         self.start()
 
     def start(self):
-        self.blocks = []  # [address, size, free, segment, pool]; by address
+        self.blocks = []  # [address, size, free, segment, pool], sorted by address
         self.sizes = {}   # segment -> size
         self.homes = {}   # number -> address
 
@@ -111,7 +111,7 @@ class Sequences(unittest.TestCase):
                     del alive[event[1]]
                 most = max(most, sum(alive.values()))
             self.assertLessEqual(most, 512 * MIB)
-            self.assertGreater(most, 256 * MIB)  # the bound matters
+            self.assertGreater(most, 256 * MIB)  # the bound is actually approached
             self.assertEqual(seen, {"alloc", "free", "empty_cache"})
 
     def test_every_rule_of_sizes_is_drawn(self):
@@ -180,7 +180,7 @@ class AgainstTheModel(unittest.TestCase):
             raise allocator.Unavailable("no such thing")
 
         out = os.path.join(SCRATCH, "none")
-        shutil.rmtree(out, ignore_errors=True)  # left by the last line of main()
+        shutil.rmtree(out, ignore_errors=True)  # left by an earlier run of the last line below
         self.assertEqual(allocator.main(["--kvsim", KVSIM, "-o", out], unavailable),
                          allocator.SKIPPED)
         self.assertFalse(os.path.exists(out))

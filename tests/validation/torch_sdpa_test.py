@@ -1,4 +1,4 @@
-"""validation/torch/sdpa.py on a CPU: the simulator's decode attention compared with torch's.
+"""Tests validation/torch/sdpa.py on a CPU, which compares the simulator's decode attention with torch's.
 
     python3 torch_sdpa_test.py LIBRARY SCRATCH
 """
@@ -32,7 +32,7 @@ class OnACpu(unittest.TestCase):
         for r in document["results"]:
             self.assertTrue(r["agrees"])
             self.assertIsNone(r["kvsim"])  # no timings
-        # The attention over one entry is its value for any softmax: other shapes must differ.
+        # Attention over one entry returns its value for any softmax, so other shapes must show an error.
         self.assertGreater(max(r["error"] for r in document["results"]), 0)
 
     def test_a_wrong_output_is_detected(self):

@@ -1,26 +1,26 @@
 #!/usr/bin/env python3
-"""Host time of an engine for each sequence of a step, from measured runs, by document.
+"""Fits the host time of an engine per sequence and step to measured runs, with one value per document.
 
     kvsim validate served runs.csv -o none/ --set /engine/step_overhead_per_sequence=0us
     kvsim validate served runs.csv -o some/ --set /engine/step_overhead_per_sequence=30us
     python3 validation/served/fit_host_times.py none/values.csv some/values.csv 30 > host-times.json
 
-A measured time for each token of a run is m = k p + b s: p is predicted without time of sequences, s is the
-mean number of sequences of an iteration, (p with 30 us - p) / 30 us. Each document has a factor k of
-its kernels' times, lognormal about 1, and a time b of a sequence, normal about that of its engine's
-releases (an era). Errors of rows are Student-t. The time of an era and the spread of documents
-maximise the likelihood of all documents (empirical Bayes); each era is fitted again with each document
-left out. Runs below MOST_LOADED of saturation and bursts take part, with the mean of TPOT or the median of gaps.
+The measured time per token of a run is m = k p + b s, where p is the prediction without time per sequence and
+s = (p with 30 us - p) / 30 us is the mean number of sequences of an iteration. Each document has a factor k for
+kernel times, lognormal with median 1, and a time b per sequence. b is normally distributed with the mean of the
+engine's releases (an era). Errors of rows are Student-t distributed. The mean of an era and the spread of documents
+maximise the likelihood of all documents (empirical Bayes); each era is also fitted with each document left out.
+Runs below MOST_LOADED of saturation and bursts are used, with the mean of TPOT or the median of gaps.
 """
 import csv
 import json
 import math
 import sys
 
-KERNELS = 0.10  # spread of log k between documents: that of decode kernels on other GPUs
-ROWS = 0.05  # scale of a row's error: repeats, and models that differ within a document
-MOST_LOADED = 0.85  # of the highest rate
-TAILS = 4  # degrees of freedom
+KERNELS = 0.10  # spread of log k between documents, as for decode kernels on other GPUs
+ROWS = 0.05  # scale of a row's error, from repeats and from models within a document
+MOST_LOADED = 0.85  # as a share of the highest rate
+TAILS = 4  # degrees of freedom of the Student-t distribution
 STATS = {"tpot": "mean", "itl": "median"}
 
 
@@ -55,7 +55,7 @@ def documents_of(without, with_some, step):
         other = others.get(key)
         share = float(row["load_share"] or 0)
         if other is None or not (0 < share <= MOST_LOADED or share == 1):
-            continue  # near saturation the batch itself moves with the step; 1: all at once
+            continue  # near saturation the batch depends on the step time; a share of 1 is a burst
         p, q, m = float(row["predicted"]), float(other["predicted"]), float(row["measured"])
         s = (q - p) / step
         if p <= 0 or m <= 0 or s < 0.5:
@@ -70,7 +70,7 @@ def log_t(x):
 
 
 def fit_document(rows, mean, spread):
-    """The mode of log k and b, and the Laplace approximation of the evidence."""
+    """Returns the mode of log k and b, the error of b, and the Laplace approximation of the evidence."""
     weight = min(1.0, 20 / len(rows))  # a document counts as at most 20 rows
 
     def cost(u, b):
@@ -111,7 +111,7 @@ def fit_era(documents):
     for spread in (8e-6, 16e-6, 32e-6, 64e-6):
         for i in range(0, 71):
             mean = i * 2e-6 if i <= 25 else (i - 20) * 1e-5
-            # A weak prior: spreads below 8 us are not known from a few documents.
+            # Weak prior: a few documents do not determine spreads below 8 us.
             value = sum(fit_document(rows, mean, spread)[3] for rows in documents) - 8e-6 / spread
             if best is None or value > best[0]:
                 best = (value, mean, spread)

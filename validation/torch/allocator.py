@@ -3,13 +3,13 @@
 
     python3 validation/torch/allocator.py --kvsim build/release/kvsim -o results/allocator
 
-Sequences of allocations, frees and empty_cache(), drawn from a seed, are made on the first CUDA
-device. After each event torch.cuda.memory_stats is written down as an allocation trace
-(kvsim.allocator-trace/1, docs/allocator.md), and `kvsim validate allocator` says how many of the
-totals its model gives to the byte.
+Random sequences of allocations, frees and empty_cache() calls, drawn from a seed, run on the first CUDA
+device. torch.cuda.memory_stats after each event is written as an allocation trace
+(kvsim.allocator-trace/1, docs/allocator.md). `kvsim validate allocator` reports how many totals its
+model predicts to the byte.
 
-OUT gets sequence-SEED.jsonl (the traces) and allocator.json (schema kvsim.torch-allocator/1).
-Exit status: 0 every total is exact, 1 one is not, 2 bad input, 77 skipped, with the reason.
+Writes sequence-SEED.jsonl (the traces) and allocator.json (schema kvsim.torch-allocator/1) to OUT.
+Exit status: 0 if every total is exact, 1 if one is not, 2 for bad input, 77 if skipped, with the reason.
 """
 
 import argparse
@@ -21,18 +21,18 @@ import sys
 
 KIB, MIB = 1 << 10, 1 << 20
 SKIPPED = 77
-# Shares of the draws, and sizes in bytes. The bounds are where the allocator's rules change: its
-# small pool ends at 1 MiB, its segments of 20 MiB at requests of 10.
+# Share of draws, and smallest and largest size in bytes. The allocator's rules change at these bounds:
+# the small pool serves requests up to 1 MiB, and segments of 20 MiB serve requests below 10 MiB.
 SIZES = ((0.45, 1, MIB), (0.25, MIB + 1, 10 * MIB), (0.25, 10 * MIB + 1, 64 * MIB),
          (0.05, 64 * MIB + 1, 200 * MIB))
 
 
 class Bad(Exception):
-    """What was given, or what came back, cannot be worked with."""
+    """Invalid input, or an invalid result of another program."""
 
 
 class Unavailable(Exception):
-    """Why there is nothing to measure on."""
+    """The reason why no device is available."""
 
 
 def draw_size(rng):
@@ -41,15 +41,15 @@ def draw_size(rng):
         if at < share:
             break
         at -= share
-    # Half of them round, as tensors of equal shapes are: they find blocks of equal size again.
+    # Half of the sizes are round, like those of tensors of equal shapes, so that they can reuse blocks of equal size.
     size = rng.randint(low, high)
     step = rng.choice((1, 512, 64 * KIB, MIB))
     return max(low, size // step * step)
 
 
 def draw_sequence(seed, events, most_bytes, streams):
-    """`events` events: ("alloc", id, size, stream), ("free", id), ("empty_cache",). What is alive
-    never exceeds `most_bytes`; the same arguments give the same sequence."""
+    """Returns `events` events: ("alloc", id, size, stream), ("free", id), ("empty_cache",). Allocated bytes
+    never exceed `most_bytes`; the same arguments give the same sequence."""
     rng = random.Random(seed)
     alive, held, made = {}, 0, 0
     sequence = []
@@ -58,7 +58,7 @@ def draw_sequence(seed, events, most_bytes, streams):
             sequence.append(("empty_cache",))
             continue
         size = draw_size(rng)
-        # A random walk of what is held: it grows and shrinks in turn.
+        # The allocated bytes are a random walk that grows and shrinks alternately.
         grows = rng.random() < (0.65 if len(sequence) // 200 % 2 == 0 else 0.4)
         if (grows or not alive) and held + size <= most_bytes:
             sequence.append(("alloc", made, size, rng.randrange(streams)))
@@ -75,8 +75,8 @@ def draw_sequence(seed, events, most_bytes, streams):
 
 
 def record(backend, sequence, source):
-    """The sequence as it went on `backend`, as lines of a trace. Segments that came and went during
-    an event precede it, with the addresses that the driver gave them."""
+    """Runs the sequence on `backend` and returns the lines of its trace. Segments allocated and freed
+    during an event precede the event, with the addresses assigned by the driver."""
     start = backend.totals()
     if start["reserved"] != 0:
         raise Bad(f"{start['reserved']} B are reserved before the first allocation")
@@ -106,7 +106,7 @@ def record(backend, sequence, source):
 
 
 class TorchBackend:
-    """torch.cuda's own caching allocator, on the first device."""
+    """The caching allocator of torch.cuda on the first device."""
 
     def __init__(self):
         try:
@@ -120,7 +120,7 @@ class TorchBackend:
         self.start()
 
     def start(self):
-        """As at a process's start: nothing alive, nothing cached."""
+        """Resets to the state at process start: no tensors and no cached memory."""
         torch = self.torch
         self.tensors = {}
         torch.cuda.synchronize()
@@ -160,14 +160,14 @@ class TorchBackend:
                 "segments": stats.get("segment.all.current", 0)}
 
     def segments(self):
-        # Expandable segments grow in place: what they map is in the totals alone.
+        # Expandable segments grow in place, so their mapped bytes appear only in the totals.
         return {segment["address"]: segment["total_size"]
                 for segment in self.torch.cuda.memory_snapshot()
                 if not segment.get("is_expandable", False)}
 
 
 def write_whole(path, text):
-    """The whole file or none."""
+    """Writes the file atomically."""
     partial = f"{path}.partial"
     with open(partial, "w", encoding="utf-8") as file:
         file.write(text)
@@ -175,7 +175,7 @@ def write_whole(path, text):
 
 
 def compare(kvsim, trace):
-    """What `kvsim validate allocator` says of a trace, and whether every total is exact."""
+    """Returns the results of `kvsim validate allocator` for a trace, and whether every total is exact."""
     run = subprocess.run([kvsim, "validate", "allocator", trace, "--json"], text=True,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     if run.returncode != 0:
@@ -191,7 +191,7 @@ def compare(kvsim, trace):
 
 
 def taken(score):
-    """Events of segments, at which nothing is compared."""
+    """Returns the number of segment events, at which nothing is compared."""
     return score["segment_allocs"]["recorded"] + score["segment_frees"]["recorded"]
 
 
@@ -225,11 +225,11 @@ def arguments(words):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--kvsim", required=True, help="the program")
     parser.add_argument("-o", "--out", required=True, help="folder to write to")
-    parser.add_argument("--seed", type=int, default=1, help="of the first sequence (1)")
-    parser.add_argument("--sequences", type=int, default=4, help="how many (4)")
-    parser.add_argument("--events", type=int, default=2000, help="of each (2000)")
-    parser.add_argument("--streams", type=int, default=2, help="that allocate in turn (2)")
-    parser.add_argument("--most-bytes", type=int, default=2 << 30, help="alive at once (2 GiB)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first sequence (1)")
+    parser.add_argument("--sequences", type=int, default=4, help="number of sequences (4)")
+    parser.add_argument("--events", type=int, default=2000, help="events per sequence (2000)")
+    parser.add_argument("--streams", type=int, default=2, help="streams that allocate in turn (2)")
+    parser.add_argument("--most-bytes", type=int, default=2 << 30, help="maximum allocated bytes (2 GiB)")
     args = parser.parse_args(words)
     for name in ("sequences", "events", "streams", "most_bytes"):
         if getattr(args, name) < 1:

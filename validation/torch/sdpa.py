@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""kvsim's decode attention next to torch's scaled_dot_product_attention, on torch's own tensors.
+"""Compares kvsim's decode attention with torch's scaled_dot_product_attention on the same tensors.
 
     cmake --build build/release --target kvsim_decode
     python3 validation/torch/sdpa.py --library build/release/libkvsim_decode.so -o results/sdpa.json
 
-For each shape both attend over the same random cache: outputs are compared, and on a GPU both are
-timed between CUDA events, the L2 cache flushed before each sample: median and spread (half the
-interquartile range, of the median). Grouped heads go to torch as it takes them (enable_gqa) where it
-does, else with keys and values repeated, which is said.
+Both attend over the same random cache of each shape, and their outputs are compared. On a GPU both
+are timed with CUDA events, and the L2 cache is flushed before each sample. Times are the median and
+the spread (half the interquartile range divided by the median). Grouped heads are passed with
+enable_gqa if torch supports it; otherwise keys and values are repeated, which the output states.
 
 With --device cpu the library is the simulator's (libkvsim_decode_sim.so), shapes are small and
-nothing is timed. OUT is JSON, schema kvsim.torch-sdpa/1. Exit status: 0 outputs agree, 1 some do
-not, 2 bad input, 77 skipped, with the reason.
+nothing is timed. OUT is JSON, schema kvsim.torch-sdpa/1. Exit status: 0 if outputs agree, 1 if some
+do not, 2 for bad input, 77 if skipped, with the reason.
 """
 
 import argparse
@@ -28,18 +28,18 @@ GPU_SHAPES = ((1, 32, 8, 128, 4096), (1, 32, 8, 128, 32768), (1, 32, 32, 128, 81
               (8, 32, 8, 128, 8192), (64, 32, 8, 128, 2048), (1, 64, 8, 128, 16384))
 SMALL_SHAPES = ((1, 4, 2, 64, 31), (2, 4, 1, 64, 257), (1, 2, 2, 128, 1))
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
-# Of the largest output: a few roundings of the dtype, which torch's kernels round probabilities to.
+# Allowed error relative to the largest output: a few roundings of the dtype, to which torch's kernels round probabilities.
 ALLOWED = {"float32": 1e-5, "float16": 4 * 2.0**-11, "bfloat16": 4 * 2.0**-8}
 ENTRIES_PER_SPLIT = 512
 WARM_UP, SAMPLES = 3, 25
 
 
 class Bad(Exception):
-    """What was given cannot be worked with."""
+    """Invalid input."""
 
 
 class Unavailable(Exception):
-    """Why there is nothing to run on."""
+    """The reason why nothing can be run."""
 
 
 class Shape(ctypes.Structure):
@@ -48,7 +48,7 @@ class Shape(ctypes.Structure):
 
 
 class Kernel:
-    """decode_c.cu as a function of tensors."""
+    """Calls decode_c.cu with tensors."""
 
     def __init__(self, torch, path):
         try:
@@ -67,7 +67,7 @@ class Kernel:
                                 ctypes.c_size_t]
 
     def prepare(self, q, keys, values):
-        """A call that can be timed: all its memory is there. Returns it and its output."""
+        """Returns a call that can be timed, with all memory allocated beforehand, and its output tensor."""
         shape = Shape(q.shape[0], q.shape[1], keys.shape[1], q.shape[2], keys.shape[2],
                       ENTRIES_PER_SPLIT)
         out = self.torch.zeros_like(q)
@@ -86,7 +86,7 @@ class Kernel:
 
 
 class Sdpa:
-    """torch's attention over the same tensors."""
+    """torch's attention on the same tensors."""
 
     def __init__(self, torch):
         self.torch = torch
@@ -95,7 +95,7 @@ class Sdpa:
             f"softmax in fp32: torch {torch.__version__} has no scaled_dot_product_attention")
 
     def prepare(self, q, keys, values):
-        """A call, and how grouped heads reach it: "none", "as they are" or "repeated"."""
+        """Returns a call and how grouped heads are passed: "none", "as they are" or "repeated"."""
         q = q.unsqueeze(2)
         group = q.shape[1] // keys.shape[1]
         if self.function is None:
@@ -117,7 +117,7 @@ class Sdpa:
 
 
 def largest_error(torch, got, expected):
-    """Of the largest expected number; infinite where one is no number."""
+    """Returns the largest error divided by the largest expected magnitude; infinite if an output is not finite."""
     got, expected = got.float(), expected.float()
     if not bool(torch.isfinite(got).all()):
         return math.inf
@@ -125,7 +125,7 @@ def largest_error(torch, got, expected):
 
 
 def timed(torch, call, flush):
-    """Microseconds: median, and half the interquartile range of the median."""
+    """Returns the median in microseconds, and half the interquartile range divided by the median."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(WARM_UP):
         call()

@@ -1,4 +1,4 @@
-"""Scorers of tests/sim/own/test_own_methods.cpp: built-in ones again, and broken ones."""
+"""Scorers of tests/sim/own/test_own_methods.cpp: reimplementations of built-in scorers, and broken scorers."""
 
 import os
 import sys
@@ -67,7 +67,7 @@ class Random:
 
 
 class Counts:
-    """Scores that depend on the number of calls, which is always the first."""
+    """Scores that depend on the number of calls, which is always 1."""
 
     def __init__(self):
         self.calls = 0
@@ -114,7 +114,7 @@ class Sleeps:
 
 
 class Stays:
-    """Leaves its process number, and does not return."""
+    """Writes its process ID to a file and does not return."""
 
     def score(self, keys):
         with open("pid.partial", "w") as file:
