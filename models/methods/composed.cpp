@@ -393,7 +393,7 @@ PrefillExtra ComposedMethod::masked_step(std::int32_t /*layer*/, const LayerShap
 
 const ComposedMethod& as_composed(const Method& method) {
   const auto* composed = dynamic_cast<const ComposedMethod*>(&method);
-  KVSIM_CHECK(composed != nullptr, "method \"{}\" is no composition", method.name());
+  KVSIM_CHECK(composed != nullptr, "method \"{}\" is not a composition", method.name());
   return *composed;
 }
 
@@ -475,7 +475,7 @@ std::optional<Method::StepEntries> Method::step_entries(std::int32_t layer, std:
 void Method::heads_held(std::int32_t layer, std::int64_t prompt, std::int64_t tokens,
                         std::span<std::int64_t> held) const {
   const auto entries = entries_held(layer, prompt, tokens);
-  KVSIM_CHECK(entries.has_value(), "what {} keeps depends on the data", name());
+  KVSIM_CHECK(entries.has_value(), "the entries that {} keeps depend on the data", name());
   std::fill(held.begin(), held.end(), *entries);
 }
 

@@ -155,13 +155,14 @@ class AdaBudget final : public BudgetRule {
 
 std::shared_ptr<const BudgetRule> resolve_ada(MethodResolver& resolver) {
   if (resolver.entries() < 1) {
-    resolver.refuse(fmt::format("budget=ada gives out a budget of entries, and select={} has none",
-                                resolver.choice("select")));
+    resolver.refuse(
+        fmt::format("budget=ada distributes entries among heads, but select={} takes no budget",
+                    resolver.choice("select")));
   }
   const bool kvpress = resolver.word("ada_form") == "kvpress";
   const std::string& select = resolver.choice("select");
   if (resolver.flag("ada_normalize") && (select == "knorm" || select == "keydiff")) {
-    resolver.refuse("ada_normalize weighs scores by shares of their sum, and those of select=" +
+    resolver.refuse("ada_normalize weights scores by shares of their sum, but scores of select=" +
                     select + " are not all positive");
   }
   double floor = resolver.number("ada_alpha");
@@ -179,8 +180,9 @@ AxisChoice budget_ada() {
   return {
       .axis = "budget",
       .name = "ada",
-      .params = {number_param("ada_alpha", "alpha", -1, -1, 1, "a number in [0, 1]; -1: the form's",
-                              "share of the base budget that every head keeps for itself",
+      .params = {number_param("ada_alpha", "alpha", -1, -1, 1,
+                              "a number in [0, 1]; -1: default of ada_form",
+                              "share of the base budget that is reserved for each head",
                               "AdaKV, released code 0.5; KVCache-Factory and kvpress 0.2",
                               {"alpha_safeguard"}),
                  word_param("ada_form", {"official", "kvpress"},
@@ -188,7 +190,7 @@ AxisChoice budget_ada() {
                             "(official); or its floor and the best of all others (kvpress)",
                             "AdaKV alg. 1, released code; kvpress AdaKVPress"),
                  flag_param("ada_normalize", false,
-                            "weigh a head's scores by the share its top ones hold",
+                            "weight a head's scores by the share of its top scores in their sum",
                             "AdaKV, released code")},
       .make = &resolve_ada};
 }

@@ -87,10 +87,10 @@ std::shared_ptr<const BudgetRule> resolve_duo(MethodResolver& resolver) {
         std::min(static_cast<double>(resolver.entries_of(*resolver.budget())) / prompt, 1.0);
     const double streaming = std::min(static_cast<double>(entries) / prompt, 1.0);
     if (share < streaming) {
-      resolver.refuse(fmt::format(
-          "a budget of {:.4g} of {} prompt tokens is below the {:.4g} that sinks and recent tokens "
-          "hold in every head (DuoAttention: at least {} entries)",
-          share, resolver.prompt(), streaming, entries));
+      resolver.refuse(
+          fmt::format("a budget of {:.4g} of {} prompt tokens is below the {:.4g} that sinks and "
+                      "recent tokens occupy in every head (DuoAttention: at least {} entries)",
+                      share, resolver.prompt(), streaming, entries));
     }
     fraction = streaming < 1 ? (1 - share) / (1 - streaming) : 0;
     resolver.resolve("streaming_fraction", fraction);
@@ -105,14 +105,16 @@ AxisChoice budget_duo() {
   return {
       .axis = "budget",
       .name = "duo",
-      .params = {number_param("streaming_fraction", "", 0.5, 0, 1, "a number in [0, 1]",
-                              "share of all heads that stream: the lowest scores",
-                              "DuoAttention, 0.5 with grouped queries and 0.75 without; kvpress "
-                              "head_compression_ratio",
-                              {"head_compression_ratio"}),
-                 path_param("heads",
-                            "table of head scores, a line a layer; none: scored on the prompt",
-                            "DuoAttention, full_attention_heads.tsv")},
+      .params =
+          {number_param("streaming_fraction", "", 0.5, 0, 1, "a number in [0, 1]",
+                        "share of all heads that stream: the lowest scores",
+                        "DuoAttention, 0.5 with grouped queries and 0.75 without; kvpress "
+                        "head_compression_ratio",
+                        {"head_compression_ratio"}),
+           path_param(
+               "heads",
+               "table of head scores, one line per layer; if empty, heads are scored on the prompt",
+               "DuoAttention, full_attention_heads.tsv")},
       .make = &resolve_duo};
 }
 

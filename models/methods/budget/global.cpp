@@ -107,8 +107,8 @@ std::shared_ptr<const BudgetRule> resolve_global(MethodResolver& resolver) {
   const std::string& select = resolver.choice("select");
   if (select != "kvzip" && select != "kvzip-plus") {
     resolver.refuse(fmt::format(
-        "budget=global may leave a head without any entry of the prompt, and select={} protects "
-        "or replaces a number of entries per head (expected select=kvzip or kvzip-plus)",
+        "budget=global may leave a head without any entry of the prompt, but select={} protects or "
+        "replaces a fixed number of entries per head (expected select=kvzip or kvzip-plus)",
         select));
   }
   const auto& budget = resolver.budget();
@@ -122,10 +122,10 @@ std::shared_ptr<const BudgetRule> resolve_global(MethodResolver& resolver) {
 AxisChoice budget_global() {
   return {.axis = "budget",
           .name = "global",
-          .params = {word_param("level", {"pair", "layerwise"},
-                                "one ranking for all layers and heads, or one a layer with equal "
-                                "totals",
-                                "KVzip, official code: pair, pair-uniform")},
+          .params = {word_param(
+              "level", {"pair", "layerwise"},
+              "one ranking for all layers and heads, or one per layer with equal totals",
+              "KVzip, official code: pair, pair-uniform")},
           .make = &resolve_global};
 }
 

@@ -200,8 +200,8 @@ std::shared_ptr<const BudgetRule> first_full(MethodResolver& resolver) {
     rest = (layers * rest - whole * s) / (layers - whole);
     if (rest < 1) {
       resolver.refuse(
-          fmt::format("a budget of {} entries in each of {} layers leaves nothing for layers other "
-                      "than {} whole ones of {}",
+          fmt::format("a budget of {} entries in each of {} layers leaves nothing for the other "
+                      "layers if {} layers keep all {} entries",
                       resolver.entries(), layers, whole, s));
     }
   }
@@ -211,25 +211,24 @@ std::shared_ptr<const BudgetRule> first_full(MethodResolver& resolver) {
 }  // namespace
 
 AxisChoice budget_pyramid() {
-  return {
-      .axis = "budget",
-      .name = "pyramid",
-      .params = {number_param("pyramid_beta", "beta_p", 20.0, 1.0, kManyEntries, "a number >= 1",
-                              "mean budget over the last layer's", "PyramidKV, released code"),
-                 flag_param(
-                     "window_outside", true,
-                     "decay over the entries outside the window in whole steps, or kvpress's:  "
-                     "real steps, rounded, the window inside the number",
-                     "PyramidKV's released code against kvpress")},
-      .make = &pyramid};
+  return {.axis = "budget",
+          .name = "pyramid",
+          .params = {number_param("pyramid_beta", "beta_p", 20.0, 1.0, kManyEntries,
+                                  "a number >= 1", "ratio of the mean budget to the last layer's",
+                                  "PyramidKV, released code"),
+                     flag_param("window_outside", true,
+                                "decay over the entries outside the window in whole steps, or as "
+                                "in kvpress: real steps, rounded, with the window included",
+                                "PyramidKV's released code against kvpress")},
+          .make = &pyramid};
 }
 
 AxisChoice budget_cosine() {
   return {.axis = "budget",
           .name = "cosine",
           .params = {number_param("cosine_delta", "delta", 0.8, 0, 1.0, "a number in [0, 1]",
-                                  "what the last layer tends to, the first being 1; all are then "
-                                  "scaled to the mean budget",
+                                  "limit of the share of the last layers, with 1 for the first; "
+                                  "all shares are then scaled to the mean budget",
                                   "KeepKV, released code")},
           .make = &cosine};
 }
@@ -237,11 +236,11 @@ AxisChoice budget_cosine() {
 AxisChoice budget_first_full() {
   return {.axis = "budget",
           .name = "first_full",
-          .params = {integer_param("full_layers", "k", 3, 0, kManyEntries, "an integer >= 0",
-                                   "first layers that keep everything; a budget that is a fraction "
-                                   "counts them, one in entries is the other layers'",
-                                   "MorphKV's variant: 3; Devoto et al. skip 2 of the norm's",
-                                   {"skip_layers"})},
+          .params = {integer_param(
+              "full_layers", "k", 3, 0, kManyEntries, "an integer >= 0",
+              "first layers that keep everything; a fractional budget includes them, a budget in "
+              "entries is for the other layers only",
+              "MorphKV's variant: 3; Devoto et al. skip 2 (knorm)", {"skip_layers"})},
           .make = &first_full};
 }
 

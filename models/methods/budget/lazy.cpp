@@ -39,7 +39,8 @@ class LazyBudget final : public BudgetRule {
 
 std::shared_ptr<const BudgetRule> resolve_lazy(MethodResolver& resolver) {
   if (resolver.choice("select") != "lazy-layers") {
-    resolver.refuse("budget=lazy judges layers by a statistic that only select=lazy-layers has");
+    resolver.refuse(
+        "budget=lazy judges layers by a statistic that only select=lazy-layers computes");
   }
   return std::make_shared<LazyBudget>(resolver.integer("n_sink") + resolver.integer("n_recent") - 1,
                                       resolver.number("lazy_threshold"));

@@ -48,10 +48,10 @@ class NestedBudget final : public LayerBudget {
 
 std::shared_ptr<const BudgetRule> resolve_nested(MethodResolver& resolver) {
   if (resolver.choice("select") != "pyramidinfer") {
-    resolver.refuse(fmt::format(
-        "budget=nested gives each layer a part of what the layer before it kept, and select={} "
-        "selects again in each layer (expected select=pyramidinfer)",
-        resolver.choice("select")));
+    resolver.refuse(
+        fmt::format("budget=nested passes a part of each layer's kept tokens to the next, but "
+                    "select={} selects again in each layer (expected select=pyramidinfer)",
+                    resolver.choice("select")));
   }
   return std::make_shared<NestedBudget>(
       nested_lengths({.shape = resolver.word("schedule"),

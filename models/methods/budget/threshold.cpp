@@ -67,10 +67,10 @@ class ThresholdBudget final : public BudgetRule {
 
 std::shared_ptr<const BudgetRule> resolve_threshold(MethodResolver& resolver) {
   if (resolver.choice("select") != "kvzap") {
-    resolver.refuse(fmt::format(
-        "budget=threshold needs a selection that judges by one, and select={} does not (expected "
-        "select=kvzap)",
-        resolver.choice("select")));
+    resolver.refuse(
+        fmt::format("budget=threshold requires a selector with a threshold, but select={} does not "
+                    "have one (expected select=kvzap)",
+                    resolver.choice("select")));
   }
   double share = 0;
   if (const auto& budget = resolver.budget()) {

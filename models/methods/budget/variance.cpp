@@ -120,18 +120,17 @@ std::shared_ptr<const BudgetRule> resolve_variance(MethodResolver& resolver) {
   const auto prompt = static_cast<double>(resolver.prompt());
   auto entries = static_cast<double>(resolver.entries());
   if (whole == layers) {
-    resolver.refuse(
-        fmt::format("the first two layers and the last stay whole, which is all {} of them, so "
-                    "nothing would be "
-                    "compressed: expected whole_layers=false or a model of more than 3 layers",
-                    layers));
+    resolver.refuse(fmt::format(
+        "the first two layers and the last stay whole; these are all {} layers, so nothing would "
+        "be compressed: expected whole_layers=false or a model of more than 3 layers",
+        layers));
   }
   if (resolver.word("budget_of") == "all") {
     entries = (entries * layers - prompt * whole) / (layers - whole);
     if (entries < 1) {
       resolver.refuse(fmt::format(
-          "{} of {} layers stay whole, which alone is {:.3g} of the cache: expected a budget above "
-          "that, whole_layers=false, or budget_of=compressed (the share of the other layers)",
+          "{} of {} layers stay whole, which is already {:.3g} of the cache: expected a budget "
+          "above that, whole_layers=false, or budget_of=compressed (the share of the other layers)",
           whole, layers, static_cast<double>(whole) / layers));
     }
   }
@@ -145,18 +144,18 @@ std::shared_ptr<const BudgetRule> resolve_variance(MethodResolver& resolver) {
 }  // namespace
 
 AxisChoice budget_variance() {
-  return {
-      .axis = "budget",
-      .name = "variance",
-      .params = {flag_param("whole_layers", true, "layers 0, 1 and the last are not compressed",
-                            "D2O, released code"),
-                 word_param("budget_of", {"compressed", "all"},
-                            "what the budget is a share of: the layers that are compressed, or "
-                            "all, whole ones included",
-                            "D2O gives its ratio of the compressed layers"),
-                 flag_param("renormalise", false,
-                            "brings the sum back to the budget after shares are clamped", "ours")},
-      .make = &resolve_variance};
+  return {.axis = "budget",
+          .name = "variance",
+          .params =
+              {flag_param("whole_layers", true, "layers 0, 1 and the last are not compressed",
+                          "D2O, released code"),
+               word_param(
+                   "budget_of", {"compressed", "all"},
+                   "base of the budget: the compressed layers, or all layers, including whole ones",
+                   "D2O states its ratio for the compressed layers"),
+               flag_param("renormalise", false,
+                          "rescale shares to the budget after they are clamped", "ours")},
+          .make = &resolve_variance};
 }
 
 }  // namespace kvsim

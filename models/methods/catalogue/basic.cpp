@@ -10,7 +10,7 @@ PresetRows basic_presets() {
   const std::string scores = "SF at prefill, SD in decode";
   return {
       {.name = "full",
-       .summary = "keeps every token; what all others are measured against",
+       .summary = "keeps every token; the baseline for all other methods",
        .paper = "Vaswani et al. 2017",
        .axes = {},
        .size_law = "T",
@@ -39,8 +39,8 @@ PresetRows basic_presets() {
        .default_budget = 0.2,
        .available = {{"research", "FMInference/H2O"}}},
       {.name = "zeromerge",
-       .summary = "decayed heavy hitters; evicted tokens averaged into residual slots (as "
-                  "the released code does it)",
+       .summary = "decayed heavy hitters; evicted tokens averaged into residual slots (as in the "
+                  "released code)",
        .paper = "Liu et al., ZeroMerge",
        .axes = {{"select", "accumulated"}, {"budget", "uniform"}, {"merge", "residual"}},
        .size_law = "min(T, B)",
@@ -52,7 +52,7 @@ PresetRows basic_presets() {
        .default_budget = 0.2,
        .available = {{"research", "SusCom-Lab/ZeroMerge"}}},
       {.name = "zeromerge-paper",
-       .summary = "ZeroMerge as its algorithm 1 is printed: prompt fed token by token",
+       .summary = "ZeroMerge with algorithm 1 as printed: prompt fed token by token",
        .paper = "Liu et al., ZeroMerge",
        .axes = {{"select", "accumulated"}, {"budget", "uniform"}, {"merge", "residual"}},
        .size_law = "min(T, B)",

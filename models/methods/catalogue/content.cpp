@@ -33,7 +33,8 @@ PresetRows content_presets() {
        .available = {{"kvpress", "KnormPress"}}},
       scorer("keydiff", "prompt tokens whose keys differ most from the mean key",
              "Park et al., KeyDiff", flash, "KeyDiffPress"),
-      scorer("cur", "prompt tokens whose keys and values are the longest near them",
+      scorer("cur",
+             "prompt tokens whose keys and values have the largest norms in their neighbourhood",
              "Sengupta et al., CurDKV (arXiv 2509.15038)", flash, "CURPress"),
       scorer("compactor",
              "prompt tokens whose keys are outliers, and that nearby queries attend to",
@@ -45,33 +46,30 @@ PresetRows content_presets() {
       scorer("non-causal", "prompt tokens that queries of the same 256 tokens attend to",
              "Chari and Van Durme, Compactor (arXiv 2507.08143)",
              "S0 and queries; logits within chunks of 256", "NonCausalAttnPress"),
-      scorer(
-          "qfilter",
-          "prompt tokens whose keys point along the main direction of the queries; a replay takes "
-          "it from the prompt's own queries, the authors from those of other texts",
-          "Godey et al., Q-Filters (arXiv 2503.02812)", flash, "QFilterPress"),
+      scorer("qfilter",
+             "prompt tokens whose keys point along the main direction of the queries; a replay "
+             "computes it from the prompt's queries, the authors from other texts",
+             "Godey et al., Q-Filters (arXiv 2503.02812)", flash, "QFilterPress"),
       scorer("capkv", "prompt tokens whose values are outliers, weighted by the fit of their keys",
              "CapKV (arXiv 2604.25975)", "S0 and queries before RoPE", "CapPress"),
-      scorer("expected-attention",
-             "prompt tokens that queries still to come are expected to attend",
+      scorer("expected-attention", "prompt tokens that future queries are expected to attend to",
              "Devoto et al., Expected Attention", "S0 and queries before RoPE",
              "ExpectedAttentionPress"),
       scorer("lagkv", "prompt tokens that differ from those after them", "Liang et al., LagKV",
              flash, "LagKVPress"),
-      scorer("random", "prompt tokens drawn at random: what any scorer must beat", "kvpress", flash,
-             "RandomPress"),
+      scorer("random", "prompt tokens drawn at random: the baseline for any scorer", "kvpress",
+             flash, "RandomPress"),
       {.name = "adakv",
-       .summary =
-           "the heads of a layer share one budget, by where attention of the last queries is "
-           "high",
+       .summary = "the heads of a layer share one budget, distributed by the attention of the last "
+                  "queries",
        .paper = "Feng et al., Ada-KV",
        .axes = {{"select", "last-window"}, {"budget", "ada"}},
        .size_law = "sum over heads about Hkv int(s (1 - ratio)), ragged, + n each",
        .cost_class = "SW(32)",
        .available = {{"kvpress", "AdaKVPress"}, {"research", "FFY0/AdaKV"}}},
       {.name = "criticalkv",
-       .summary = "half by attention of the last queries, half by that times the value's effect on "
-                  "the output",
+       .summary = "half chosen by attention of the last queries, half by this attention times the "
+                  "value's effect on the output",
        .paper = "Feng et al., Identify Critical KV Cache in LLM Inference from an Output "
                 "Perturbation Perspective",
        .axes = {{"select", "critical"}, {"budget", "uniform"}},
@@ -82,18 +80,19 @@ PresetRows content_presets() {
        .summary = "whole chunks of 20 tokens, the same in every head of a layer",
        .paper = "Liu et al., ChunkKV",
        .axes = {{"select", "chunked"}, {"budget", "uniform"}},
-       .size_law = "20 int(ceil(s / 20) (1 - ratio)) + n, less where the last chunk is short",
+       .size_law = "20 int(ceil(s / 20) (1 - ratio)) + n, less if the last chunk is short",
        .cost_class = "SW(32)",
        .available = {{"kvpress", "ChunkKVPress"}}},
       {.name = "chunkpress",
-       .summary = "the tokens of highest score in each run of 1024, run by run",
+       .summary = "the highest-scoring tokens of each run of 1024 tokens",
        .paper = "kvpress, ChunkPress",
        .axes = {{"select", "within-chunks"}, {"budget", "uniform"}},
        .size_law = "sum over runs of m <= 1024 of max(1, int(m (1 - ratio))), + n",
        .cost_class = flash,
        .available = {{"kvpress", "ChunkPress"}}},
       {.name = "blockpress",
-       .summary = "a streaming top-k: 128 tokens join at a time and the highest scores go on",
+       .summary =
+           "a streaming top-k: 128 tokens are added at a time and the highest scores are kept",
        .paper = "kvpress, BlockPress",
        .axes = {{"select", "block-wise"}, {"budget", "uniform"}},
        .size_law = "int(s (1 - ratio)) + n",
@@ -114,8 +113,8 @@ PresetRows content_presets() {
        .cost_class = flash,
        .available = {{"kvpress", "PrefillDecodingPress"}}},
       {.name = "key-rerotation",
-       .summary = "knorm's tokens, with keys rotated to their rank among the kept; any scorer with "
-                  "positions=rerotate does the same",
+       .summary = "knorm with keys rotated to their rank among the kept keys; positions=rerotate "
+                  "does the same with any scorer",
        .paper = "kvpress, KeyRerotationPress",
        .axes = {{"select", "knorm"}, {"budget", "uniform"}},
        .size_law = "int(s (1 - ratio)) + n",
@@ -124,7 +123,7 @@ PresetRows content_presets() {
        .available = {{"kvpress", "KeyRerotationPress"}}},
       {.name = "finch",
        .summary = "prompt tokens that the question at its end attends to, with keys rotated to "
-                  "their rank among the kept",
+                  "their rank among the kept keys",
        .paper = "Corallo and Papotti, FINCH: Prompt-guided Key-Value Cache Compression",
        .axes = {{"select", "finch"}, {"budget", "uniform"}},
        .size_law = "int(s (1 - ratio)) + n",
@@ -132,7 +131,7 @@ PresetRows content_presets() {
        .defaults = {{"positions", std::string{"rerotate"}}},
        .available = {{"kvpress", "FinchPress"}}},
       {.name = "r-kv",
-       .summary = "importance less redundancy, every 128 decode steps",
+       .summary = "importance minus redundancy, every 128 decode steps",
        .paper = "Cai et al., R-KV: Redundancy-aware KV Cache Compression for Reasoning Models",
        .axes = {{"select", "r-kv"}, {"budget", "uniform"}},
        .size_law = "in [B, B + 128)",
@@ -141,8 +140,8 @@ PresetRows content_presets() {
        .default_budget = 0.2,
        .available = {{"research", "Zefan-Cai/R-KV"}}},
       {.name = "triattention",
-       .summary = "every 128 decode steps the entries that the mean query of each head would score "
-                  "highest from positions to come; the prompt stays whole",
+       .summary = "every 128 decode steps, keeps the entries that each head's mean query would "
+                  "score highest from future positions; the prompt stays whole",
        .paper =
            "Mao et al., TriAttention: Efficient Long Reasoning with Trigonometric KV Compression "
            "(arXiv 2604.04921)",
@@ -169,11 +168,11 @@ PresetRows content_presets() {
        .cost_class = flash,
        .available = {{"kvpress", "DuoAttentionPress"}, {"research", "mit-han-lab/duo-attention"}}},
       {.name = "oracle-future",
-       .summary = "reference: the entry that later queries attend least leaves for good",
+       .summary = "reference: evicts the entry that later queries attend to least",
        .paper = "none: a reference of this simulator",
        .axes = {{"select", "oracle-future"}, {"budget", "uniform"}},
        .size_law = "min(T, B)",
-       .cost_class = "none can be named: it reads the trace's future",
+       .cost_class = "not applicable: reads future queries of the trace",
        .defaults = {},
        .default_budget = 0.2},
   };

@@ -9,8 +9,8 @@ PresetRows learned_presets() {
   const std::string flash = "S0: flash attention untouched";
   return {
       {.name = "kvzip",
-       .summary =
-           "prompt entries ranked over all heads by how much repeating the prompt needs them",
+       .summary = "prompt entries ranked over all heads by the attention they receive when the "
+                  "prompt is repeated",
        .paper =
            "Kim et al., KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction",
        .axes = {{"select", "kvzip"}, {"budget", "global"}},
@@ -25,11 +25,11 @@ PresetRows learned_presets() {
        .cost_class = repeat,
        .available = {{"kvpress", "KVzipPress"}}},
       {.name = "kvzap",
-       .summary = "a surrogate predicts KVzip+ from hidden states; one threshold judges each token "
-                  "as it leaves a window",
+       .summary = "a surrogate predicts KVzip+ from hidden states; tokens below a threshold are "
+                  "dropped when they leave a window",
        .paper = "KVzap, released with kvpress",
        .axes = {{"select", "kvzap"}, {"budget", "threshold"}},
-       .size_law = "min(T, w) + tokens before the window that score >= tau (replay knows)",
+       .size_law = "min(T, w) + tokens before the window that score >= tau (known from a replay)",
        .cost_class = "S0, hidden states",
        .available = {{"kvpress", "KVzapPress with DMSPress"}}},
       {.name = "sepllm",
@@ -37,22 +37,23 @@ PresetRows learned_presets() {
        .paper = "Chen et al., SepLLM: Accelerate Large Language Models by Compressing One Segment "
                 "into One Separator (arXiv 2412.12094)",
        .axes = {{"select", "separators"}},
-       .size_law = "min(T, n_sink + kept separators + tokens since the last trim) <= cache "
-                   "(replay knows)",
+       .size_law = "min(T, n_sink + kept separators + tokens since the last trim) <= cache (known "
+                   "from a replay)",
        .cost_class = flash,
        .available = {{"research", "HKUDS/SepLLM"}}},
       {.name = "dms",
-       .summary = "a learned bit a token and head, carried out a window later",
+       .summary = "a learned decision per token and head, applied one window later",
        .paper = "Lancucki et al., Inference-Time Hyper-Scaling with KV Cache Compression",
        .axes = {{"select", "dms"}},
-       .size_law = "min(T, w) + tokens before the window that the model keeps (replay knows)",
+       .size_law =
+           "min(T, w) + tokens before the window that the model keeps (known from a replay)",
        .cost_class = flash},
       {.name = "dmc",
-       .summary = "a learned choice a token and head: append, or accumulate into the last entry",
+       .summary = "a learned choice per token and head: append, or accumulate into the last entry",
        .paper = "Nawrot et al., Dynamic Memory Compression: Retrofitting LLMs for Accelerated "
                 "Inference",
        .axes = {{"select", "dmc"}, {"merge", "accumulate"}},
-       .size_law = "tokens with alpha = 0 (replay knows)",
+       .size_law = "tokens with alpha = 0 (known from a replay)",
        .cost_class = flash},
       {.name = "pyramidinfer",
        .summary =

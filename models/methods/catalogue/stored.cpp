@@ -11,29 +11,29 @@ PresetRows stored_presets() {
   const std::string fp8 = "Micikevicius et al., FP8 Formats for Deep Learning";
   return {
       {.name = "int8",
-       .summary = "every key and value in 8 bits, a step a token: d + 2 B a row",
+       .summary = "every key and value in 8 bits, one step per token: d + 2 B per row",
        .paper = "",
        .axes = {{"store", "int8"}},
        .size_law = "T",
        .cost_class = flash},
       {.name = "rtn",
        .summary =
-           "every key and value rounded to 4 bits in groups of channels: bits + 32/g an element",
+           "every key and value rounded to 4 bits in groups of channels: bits + 32/g per element",
        .paper = "",
        .axes = {{"store", "rtn"}},
        .size_law = "T",
        .cost_class = flash},
       {.name = "kivi-2",
-       .summary = "keys by channel, values by token, 2 bits (bits + 32/g an element); the newest R "
-                  "in full precision",
+       .summary = "keys by channel, values by token, 2 bits (bits + 32/g per element); the newest "
+                  "R in full precision",
        .paper = kivi,
        .axes = {{"store", "kivi"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"transformers", "QuantizedCache, nbits 2"}, {"research", "jy-yuan/KIVI"}}},
       {.name = "kivi-4",
-       .summary = "keys by channel, values by token, 4 bits (bits + 32/g an element); the newest R "
-                  "in full precision",
+       .summary = "keys by channel, values by token, 4 bits (bits + 32/g per element); the newest "
+                  "R in full precision",
        .paper = kivi,
        .axes = {{"store", "kivi"}},
        .size_law = "T",
@@ -41,16 +41,16 @@ PresetRows stored_presets() {
        .defaults = {{"bits", std::int64_t{4}}},
        .available = {{"transformers", "QuantizedCache, nbits 4"}, {"research", "jy-yuan/KIVI"}}},
       {.name = "quanto-4",
-       .summary = "transformers' quantised cache by quanto: 4 bits in groups of 64 channels "
-                  "(bits + 32/g an element), dequantised whole at every step",
+       .summary = "transformers' quantised cache by quanto: 4 bits in groups of 64 channels (bits "
+                  "+ 32/g per element), dequantised whole at every step",
        .paper = kivi,
        .axes = {{"store", "hf-quantized"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"transformers", "QuantizedCache(backend=\"quanto\")"}}},
       {.name = "quanto-2",
-       .summary = "transformers' quantised cache by quanto: 2 bits in groups of 64 channels "
-                  "(bits + 32/g an element), dequantised whole at every step",
+       .summary = "transformers' quantised cache by quanto: 2 bits in groups of 64 channels (bits "
+                  "+ 32/g per element), dequantised whole at every step",
        .paper = kivi,
        .axes = {{"store", "hf-quantized"}},
        .size_law = "T",
@@ -58,8 +58,8 @@ PresetRows stored_presets() {
        .defaults = {{"bits", std::int64_t{2}}},
        .available = {{"transformers", "QuantizedCache(backend=\"quanto\"), nbits 2"}}},
       {.name = "hqq-4",
-       .summary = "transformers' quantised cache by HQQ: 4 bits in groups of 64 channels "
-                  "(bits + 32/g an element), dequantised whole at every step",
+       .summary = "transformers' quantised cache by HQQ: 4 bits in groups of 64 channels (bits + "
+                  "32/g per element), dequantised whole at every step",
        .paper = kivi,
        .axes = {{"store", "hf-quantized"}},
        .size_law = "T",
@@ -86,30 +86,30 @@ PresetRows stored_presets() {
                      {"sglang", "--kv-cache-dtype fp8_e5m2"},
                      {"lmdeploy-pytorch", "0.14: --quant-policy fp8_e5m2"}}},
       {.name = "fp8-per-token-head",
-       .summary = "every key and value in E4M3, an fp32 scale a token and head: d + 4 B a row",
+       .summary = "every key and value in E4M3, an fp32 scale per token and head: d + 4 B per row",
        .paper = "",
        .axes = {{"store", "fp8-token"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"vllm", "0.23: --kv-cache-dtype fp8_per_token_head"}}},
       {.name = "int8-per-token-head",
-       .summary = "every key and value in 8 bits, an fp32 step a token and head: d + 4 B a row",
+       .summary = "every key and value in 8 bits, an fp32 step per token and head: d + 4 B per row",
        .paper = "",
        .axes = {{"store", "int8-token"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"vllm", "0.23: --kv-cache-dtype int8_per_token_head"}}},
       {.name = "int4-per-token-head",
-       .summary = "rotated keys and values in 4 bits, an fp32 word of step and zero point a token "
-                  "and head: d / 2 + 4 B a row",
+       .summary = "rotated keys and values in 4 bits, an fp32 word of step and zero point per "
+                  "token and head: d / 2 + 4 B per row",
        .paper = "",
        .axes = {{"store", "int4-rht"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"vllm", "0.30: --kv-cache-dtype int4_per_token_head"}}},
       {.name = "quarot",
-       .summary = "rotated keys and values in 4 bits, a step and a zero point a token and head: "
-                  "d bits / 8 + 4 B a row",
+       .summary = "rotated keys and values in 4 bits, a step and a zero point per token and head: "
+                  "d bits / 8 + 4 B per row",
        .paper = "Ashkboos et al., QuaRot: Outlier-Free 4-Bit Inference in Rotated LLMs (arXiv "
                 "2404.00456)",
        .axes = {{"store", "quarot"}},
@@ -118,7 +118,7 @@ PresetRows stored_presets() {
        .available = {{"research", "spcl/QuaRot"}}},
       {.name = "spinquant",
        .summary = "as quarot in groups of 128 channels; the authors learn the rotation of values, "
-                  "and a replay takes the Hadamard matrix that learning starts from",
+                  "a replay uses the initial Hadamard matrix",
        .paper = "Liu et al., SpinQuant: LLM Quantization with Learned Rotations (arXiv 2405.16406)",
        .axes = {{"store", "quarot"}},
        .size_law = "T",
@@ -127,14 +127,14 @@ PresetRows stored_presets() {
        .available = {{"research", "facebookresearch/SpinQuant"}}},
       {.name = "kvarn-k4v4",
        .summary = "tiles of 128 rotated tokens with balanced rows and columns, 4 bits, scales in "
-                  "fp16: 140 B a token at d = 128; first 128 tokens and unfinished tiles in fp16",
+                  "fp16: 140 B per token at d = 128; first 128 tokens and unfinished tiles in fp16",
        .paper = "",
        .axes = {{"store", "kvarn"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"vllm", "main: --kv-cache-dtype kvarn_k4v4_g128"}}},
       {.name = "kvarn-k4v2",
-       .summary = "kvarn-k4v4 with values in 2 bits: 108 B a token at d = 128",
+       .summary = "kvarn-k4v4 with values in 2 bits: 108 B per token at d = 128",
        .paper = "",
        .axes = {{"store", "kvarn"}},
        .size_law = "T",
@@ -143,8 +143,8 @@ PresetRows stored_presets() {
        .available = {{"vllm", "main: --kv-cache-dtype kvarn_k4v2_g128"}}},
       {.name = "oscar",
        .summary = "rows in 2 bits after a rotation fitted to queries, keys and values of other "
-                  "texts (in a replay: of the prompt), with clipping: d / 4 + 4 B a row; the first "
-                  "64 and last 256 tokens in full",
+                  "texts (in a replay: of the prompt), with clipping: d / 4 + 4 B per row; the "
+                  "first 64 and last 256 tokens in full",
        .paper = "OSCAR: Attention-aware INT2 KV cache quantization",
        .axes = {{"store", "oscar"}},
        .size_law = "T",
@@ -152,10 +152,10 @@ PresetRows stored_presets() {
        .available = {{"vllm", "pull request: --kv-cache-dtype oscar_int2"},
                      {"research", "FutureMLS-Lab/OSCAR"}}},
       {.name = "rotatekv",
-       .summary = "keys before RoPE in 2 bits after a rotation across 4 heads, values after one of "
-                  "a head, groups of 128 channels: d / 4 + 4 B a row of 128; 20 tokens of the "
-                  "prompt in full. Channels are in a calibrated order, which no trace has: in a "
-                  "replay as they are, or by the prompt (order=trace)",
+       .summary = "keys before RoPE in 2 bits after a rotation across 4 heads, values after a "
+                  "rotation per head, groups of 128 channels: d / 4 + 4 B per row of 128; 20 "
+                  "tokens of the prompt in full. The calibrated channel order is not in traces: a "
+                  "replay keeps the recorded order, or sorts by the prompt (order=trace)",
        .paper = "Su et al., RotateKV: Accurate and Robust 2-Bit KV Cache Quantization for LLMs via "
                 "Outlier-Aware Adaptive Rotations (arXiv 2501.16383)",
        .axes = {{"store", "rotatekv"}},
@@ -181,7 +181,7 @@ PresetRows stored_presets() {
        .cost_class = flash,
        .available = {{"research", "ericshwu/PolarQuant"}}},
       {.name = "nvfp4",
-       .summary = "E2M1 codes, an E4M3 scale for 16 channels: 9 d / 16 B a row",
+       .summary = "E2M1 codes, an E4M3 scale per 16 channels: 9 d / 16 B per row",
        .paper = "",
        .axes = {{"store", "nvfp4"}},
        .size_law = "T",
@@ -199,15 +199,15 @@ PresetRows stored_presets() {
        .defaults = {{"scale_search", std::string{"4over6"}}},
        .available = {{"vllm", "0.30: --kv-cache-dtype nvfp4_4over6"}}},
       {.name = "fp4-e2m1",
-       .summary = "E2M1 codes, a power of two for 16 channels: 9 d / 16 B a row",
+       .summary = "E2M1 codes, a power-of-two scale per 16 channels: 9 d / 16 B per row",
        .paper = "",
        .axes = {{"store", "mx16"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"sglang", "--kv-cache-dtype fp4_e2m1"}}},
       {.name = "ultraquant-4bit",
-       .summary = "E2M1 codes of rotated keys and of values, a power of two for 32 channels that "
-                  "clips the largest: 17 d / 32 B a row",
+       .summary = "E2M1 codes of rotated keys and of values, a power-of-two scale per 32 channels "
+                  "that clips the largest: 17 d / 32 B per row",
        .paper = "UltraQuant",
        .axes = {{"store", "ultraquant"}},
        .size_law = "T",
@@ -260,14 +260,14 @@ PresetRows stored_presets() {
                     {"keep_last", std::int64_t{0}}},
        .available = {{"lmdeploy-pytorch", "--quant-policy 42"}}},
       {.name = "lmdeploy-int8",
-       .summary = "8-bit codes, step and minimum a token and head in the model's type",
+       .summary = "8-bit codes, step and minimum per token and head in the model's type",
        .paper = "",
        .axes = {{"store", "lmdeploy"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"lmdeploy", "0.4: --quant-policy 8"}}},
       {.name = "lmdeploy-int4",
-       .summary = "4-bit codes, step and minimum a token and head in the model's type",
+       .summary = "4-bit codes, step and minimum per token and head in the model's type",
        .paper = "",
        .axes = {{"store", "lmdeploy"}},
        .size_law = "T",
@@ -275,29 +275,30 @@ PresetRows stored_presets() {
        .defaults = {{"bits", std::int64_t{4}}},
        .available = {{"lmdeploy", "0.4: --quant-policy 4"}}},
       {.name = "smoothquant-kv",
-       .summary = "8 bits a token, with the ranges of key channels moved into the queries",
+       .summary =
+           "8 bits with one step per token, and the ranges of key channels moved into the queries",
        .paper = "Xiao et al., SmoothQuant",
        .axes = {{"store", "smoothquant-kv"}},
        .size_law = "T",
        .cost_class = flash},
       {.name = "gear",
-       .summary = "2-bit backbone, outliers apart, low-rank part of what was lost; the newest in "
-                  "full precision",
+       .summary = "2-bit backbone, separate outliers, low-rank approximation of the error; the "
+                  "newest tokens in full precision",
        .paper = "Kang et al., GEAR",
        .axes = {{"store", "gear"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"research", "opengear-project/GEAR"}}},
       {.name = "think",
-       .summary = "drops the key channels that recent queries weigh least: keys of the prompt "
-                  "times 1 - rho_c, but the last 32",
+       .summary = "drops the key channels with the least weight in recent queries: keys of the "
+                  "prompt times 1 - rho_c, except the last 32",
        .paper = "Xu et al., ThinK",
        .axes = {{"store", "think"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"kvpress", "ThinKPress"}}},
       {.name = "minicache",
-       .summary = "two neighbouring layers keep one direction a token and their own norms",
+       .summary = "two neighbouring layers share one direction per token and keep separate norms",
        .paper = "Liu et al., MiniCache",
        .axes = {{"share", "minicache"}},
        .size_law = "T",

@@ -8,17 +8,16 @@ PresetRows tier_presets() {
   const std::string flash = "S0: flash attention untouched";
   return {
       {.name = "nvfp4-cold-pages",
-       .summary =
-           "pages in host memory or on disk in NVFP4 (9/16 B an element), 16-bit or FP8 rows "
-           "on the GPU",
+       .summary = "pages in host memory or on disk in NVFP4 (9/16 B per element), 16-bit or FP8 "
+                  "rows on the GPU",
        .paper = "",
        .axes = {{"tier", "nvfp4"}},
        .size_law = "T",
        .cost_class = flash,
        .available = {{"trtllm", "kv_cache_compression_config: quantization_for_cold_page, SM100"}}},
       {.name = "cachegen",
-       .summary = "pages outside the GPU as codes of 32 or 16 bins of a row's maximum, arithmetic "
-                  "coded by channel",
+       .summary = "pages outside the GPU as codes of 32 or 16 bins of a row's maximum, "
+                  "arithmetic-coded per channel",
        .paper = "Liu et al., CacheGen: KV Cache Compression and Streaming for Fast LLM Serving "
                 "(SIGCOMM 2024)",
        .axes = {{"tier", "cachegen"}},

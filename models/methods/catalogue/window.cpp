@@ -8,7 +8,7 @@ PresetRows window_presets() {
   const std::string window = "SW at prefill; decode untouched";
   return {
       {.name = "snapkv",
-       .summary = "prompt cut by the votes of its last queries, pooled; decode appends",
+       .summary = "prompt cut by the pooled votes of its last queries; decode appends",
        .paper = "Li et al., SnapKV: LLM Knows What You Are Looking for Before Generation",
        .axes = {{"select", "window"}, {"budget", "uniform"}},
        .size_law = "min(s, cap) + n",
@@ -25,15 +25,15 @@ PresetRows window_presets() {
        .cost_class = window,
        .defaults = {{"ring", std::int64_t{-1}}}},
       {.name = "lazyeviction",
-       .summary = "every 175 decode steps, entries whose attention recurs at gaps no shorter than "
-                  "the time since it last did",
+       .summary = "every 175 decode steps, keeps entries whose attention recurs at gaps no shorter "
+                  "than the time since their last activation",
        .paper = "Zhang et al., LazyEviction: Lagged KV Eviction with Attention Pattern Observation "
                 "for Efficient Long Reasoning (arXiv 2506.15969)",
        .axes = {{"select", "recurrence"}},
        .size_law = "T until the first eviction above B, then in [B, B + W)",
        .cost_class = "SD in decode; prefill untouched"},
       {.name = "morphkv",
-       .summary = "constant cache: recent tokens, and of the older what they attend to now",
+       .summary = "constant cache: recent tokens and the older tokens that they attend to",
        .paper = "Ghadia et al., Dialogue Without Limits: Constant-Sized KV Caches (MorphKV)",
        .axes = {{"select", "fusion"}, {"budget", "uniform"}},
        .size_law = "min(T, C + R)",
@@ -49,7 +49,8 @@ PresetRows window_presets() {
        .defaults = {{"window", std::int64_t{8}}, {"cap", std::int64_t{512}}},
        .available = {{"kvpress", "PyramidKVPress"}, {"research", "Zefan-Cai/KVCache-Factory"}}},
       {.name = "tova",
-       .summary = "at every step what the current query attends to, one set for all heads",
+       .summary = "at every step, keeps the tokens that the current query attends to, one set for "
+                  "all heads",
        .paper = "Oren et al., Transformers are Multi-State RNNs",
        .axes = {{"select", "last-row"}, {"budget", "uniform"}},
        .size_law = "min(T, B)",
@@ -67,10 +68,10 @@ PresetRows window_presets() {
        .default_budget = 0.2,
        .available = {{"kvpress", "ObservedAttentionPress"}}},
       {.name = "scissorhands",
-       .summary = "entries that were rarely pivotal leave, half the budget at once",
+       .summary = "evicts entries that were rarely pivotal, half the budget at once",
        .paper = "Liu et al., Scissorhands: Exploiting the Persistence of Importance Hypothesis",
        .axes = {{"select", "persistence"}, {"budget", "uniform"}},
-       .size_law = "in (B - m, B] once B was reached; data-dependent with variant=percentile",
+       .size_law = "in (B - m, B] once B is reached; data-dependent with variant=percentile",
        .cost_class = "SW at prefill (SF with history=cumulative), SD in decode",
        .defaults = {},
        .default_budget = 0.2,

@@ -97,8 +97,8 @@ class AccumulateRule final : public MergeRule {
 std::shared_ptr<const MergeRule> resolve_accumulate(MethodResolver& resolver) {
   if (resolver.choice("select") != "dmc") {
     resolver.refuse(
-        fmt::format("merge=accumulate takes the newest token into the entry before it, "
-                    "so it needs select=dmc, not select={}",
+        fmt::format("merge=accumulate adds the newest token to the entry before it: expected "
+                    "select=dmc, got select={}",
                     resolver.choice("select")));
   }
   return std::make_shared<AccumulateRule>();

@@ -223,23 +223,23 @@ std::shared_ptr<const MergeRule> resolve_cosine_ema(MethodResolver& resolver) {
 }  // namespace
 
 AxisChoice merge_cosine_ema() {
-  return {
-      .axis = "merge",
-      .name = "cosine_ema",
-      .params = {number_param("threshold_keep", "alpha", 0.5, 0, 1, "a number in [0, 1]",
-                              "what the threshold keeps a step; the mean similarity has the rest",
-                              "D2O, released code (0.7 in its comment)"),
-                 word_param("weights", {"paper", "code"},
-                            "weights e^similarity that sum to 1, or similarities over one more "
-                            "than their number, which shrinks keys",
-                            "D2O against its released code"),
-                 word_param("gate", {"per_head", "rank_mean"},
-                            "whose similarity is compared with the threshold: the entry's own in  "
-                            "its head, or the mean over the layer's heads of those that leave "
-                            "them at equal rank, which mixes unrelated tokens; the threshold is "
-                            "then the layer's",
-                            "D2O against its released code")},
-      .make = &resolve_cosine_ema};
+  return {.axis = "merge",
+          .name = "cosine_ema",
+          .params = {number_param("threshold_keep", "alpha", 0.5, 0, 1, "a number in [0, 1]",
+                                  "weight of the previous threshold at each step; the mean "
+                                  "similarity has the remaining weight",
+                                  "D2O, released code (0.7 in its comment)"),
+                     word_param("weights", {"paper", "code"},
+                                "weights e^similarity that sum to 1, or similarities divided by "
+                                "their number plus 1, which shrinks keys",
+                                "D2O against its released code"),
+                     word_param(
+                         "gate", {"per_head", "rank_mean"},
+                         "similarity that is compared with the threshold: the entry's in its head, "
+                         "or the mean over a layer's heads of the evicted entries of equal rank, "
+                         "which mixes unrelated tokens and uses one threshold per layer",
+                         "D2O against its released code")},
+          .make = &resolve_cosine_ema};
 }
 
 }  // namespace kvsim

@@ -272,7 +272,7 @@ std::shared_ptr<const MergeRule> resolve_low_rank(MethodResolver& resolver) {
     for (const char* name : {"rank", "hidden", "fit_steps", "fit_rate"}) {
       if (resolver.given(name)) {
         resolver.refuse(
-            fmt::format("weights and {} are both given; the file says how it is", name));
+            fmt::format("weights and {} are both given; the file already sets it", name));
       }
     }
     settings.weights = LowRankWeights::read(path);
@@ -281,7 +281,7 @@ std::shared_ptr<const MergeRule> resolve_low_rank(MethodResolver& resolver) {
     if (shape.head_dim != site.head_dim || settings.weights->n_heads() != site.n_kv_heads ||
         settings.weights->n_layers() != resolver.n_layers()) {
       resolver.refuse(fmt::format(
-          "weights are of {} layers, {} heads and head dimension {}; the model has {}, {} and {}",
+          "weights are for {} layers, {} heads and head dimension {}; the model has {}, {} and {}",
           settings.weights->n_layers(), settings.weights->n_heads(), shape.head_dim,
           resolver.n_layers(), site.n_kv_heads, site.head_dim));
     }
@@ -304,15 +304,14 @@ AxisChoice merge_low_rank() {
                                 "maps are fitted on the prompt",
                                 "LESS section 4; the format is ours"),
                      integer_param("rank", "R", 8, 1, 1024, "an integer in [1, 1024]",
-                                   "features by which a token that left is remembered",
+                                   "number of features of the state for evicted tokens",
                                    "LESS section 4"),
                      integer_param("hidden", "", 64, 1, 65536, "an integer in [1, 65536]",
                                    "width of the feature maps; 512 in the paper, which trains them "
                                    "beforehand",
-                                   "LESS section 4; ours where they are fitted on a prompt"),
+                                   "LESS section 4; ours if they are fitted on a prompt"),
                      integer_param("fit_steps", "", 40, 0, 100000, "an integer >= 0",
-                                   "steps of Adam on the prompt; 0 leaves the maps as they start",
-                                   "ours"),
+                                   "Adam steps on the prompt; 0 keeps the initial maps", "ours"),
                      number_param("fit_rate", "", 0.01, 1e-9, 1, "a number in (0, 1]",
                                   "learning rate of these steps", "ours; 0.001 in LESS")},
           .make = &resolve_low_rank};

@@ -199,34 +199,33 @@ std::shared_ptr<const MergeRule> resolve_residual(MethodResolver& resolver) {
 }  // namespace
 
 AxisChoice merge_residual() {
-  return {
-      .axis = "merge",
-      .name = "residual",
-      .params = {number_param("residual_slots", "B_r", 1, 0, kManyEntries,
-                              "a fraction of budget less tail below 1, or entries; 0 drops",
-                              "entries set aside for merged tokens", "ZeroMerge eq. (3)"),
-                 number_param("alpha", "alpha", 0.6, 1e-6, 1.0, "a number in (0, 1]",
-                              "weight of ln(count) in a merged entry's logit",
-                              "ZeroMerge eq. (8), theorem 3.1"),
-                 word_param("metric", {"dot_product", "l2"}, "similarity that chooses the slot",
-                            "ZeroMerge eq. (6), released code"),
-                 word_param("score_update", {"max", "sum"}, "score of a slot after a merge",
-                            "ZeroMerge, released code"),
-                 word_param("prefill", {"chunk_mean", "online"},
-                            "prompt compressed at once into runs, or fed token by token with its "
-                            "final scores",
-                            "ZeroMerge's released code against alg. 1"),
-                 word_param("layout", {"ring", "indirect"},
-                            "entries rewritten a step: three (ring) or two",
-                            "ZeroMerge, released code"),
-                 word_param(
-                     "count_dtype", {"int32", "kv"},
-                     "how counts are stored; in the cache's dtype they stop at 2048 (fp16) or "
-                     "256 (bf16)",
-                     "ZeroMerge, released code")},
-      .make = &resolve_residual,
-      .takes_budget = true,
-      .slots = &slots};
+  return {.axis = "merge",
+          .name = "residual",
+          .params =
+              {number_param("residual_slots", "B_r", 1, 0, kManyEntries,
+                            "a fraction below 1 of the budget minus the tail, or entries; 0 drops",
+                            "entries set aside for merged tokens", "ZeroMerge eq. (3)"),
+               number_param("alpha", "alpha", 0.6, 1e-6, 1.0, "a number in (0, 1]",
+                            "weight of ln(count) in a merged entry's logit",
+                            "ZeroMerge eq. (8), theorem 3.1"),
+               word_param("metric", {"dot_product", "l2"}, "similarity that chooses the slot",
+                          "ZeroMerge eq. (6), released code"),
+               word_param("score_update", {"max", "sum"}, "score of a slot after a merge",
+                          "ZeroMerge, released code"),
+               word_param("prefill", {"chunk_mean", "online"},
+                          "prompt compressed at once into runs, or fed token by token with its "
+                          "final scores",
+                          "ZeroMerge's released code against alg. 1"),
+               word_param("layout", {"ring", "indirect"},
+                          "entries rewritten per step: three (ring) or two",
+                          "ZeroMerge, released code"),
+               word_param("count_dtype", {"int32", "kv"},
+                          "how counts are stored; in the cache's dtype they stop at 2048 (fp16) or "
+                          "256 (bf16)",
+                          "ZeroMerge, released code")},
+          .make = &resolve_residual,
+          .takes_budget = true,
+          .slots = &slots};
 }
 
 }  // namespace kvsim

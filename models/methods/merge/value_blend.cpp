@@ -149,12 +149,13 @@ std::shared_ptr<const MergeRule> resolve_value_blend(MethodResolver& resolver) {
 AxisChoice merge_value_blend() {
   return {.axis = "merge",
           .name = "value_blend",
-          .params = {number_param("threshold", "", 0, -1, 1, "a number in [-1, 1]",
-                                  "least cosine between keys for a merge", "kvpress, MergingPress"),
-                     number_param("merge_fraction", "", 1, 0, 1, "a number in [0, 1]",
-                                  "share of what leaves at once that is merged, the most similar "
-                                  "first",
-                                  "kvpress, MergingPress")},
+          .params =
+              {number_param("threshold", "", 0, -1, 1, "a number in [-1, 1]",
+                            "minimum cosine between keys for a merge", "kvpress, MergingPress"),
+               number_param(
+                   "merge_fraction", "", 1, 0, 1, "a number in [0, 1]",
+                   "share of simultaneously evicted entries that is merged, the most similar first",
+                   "kvpress, MergingPress")},
           .make = &resolve_value_blend};
 }
 

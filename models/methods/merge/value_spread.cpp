@@ -165,21 +165,21 @@ std::shared_ptr<const MergeRule> resolve_value_spread(MethodResolver& resolver) 
 }  // namespace
 
 AxisChoice merge_value_spread() {
-  return {.axis = "merge",
-          .name = "value_spread",
-          .params = {integer_param("merge_window", "m", 32, 1, kManyEntries, "an integer >= 1",
-                                   "kept values after the token that leaves which take a part of "
-                                   "its value; no more than the recent window",
-                                   "CaM, released code"),
-                     word_param("attention", {"current", "cumulative"},
-                                "attention that a merge's probability is from: the step's, or the "
-                                "sum over steps. A step's row is over the entries held at that "
-                                "step, also in the prompt, which is fed token by token",
-                                "CaM's variant for Hugging Face models against its streaming one"),
-                     flag_param("expectation", false,
-                                "merges the expected part instead of all or nothing by chance",
-                                "ours")},
-          .make = &resolve_value_spread};
+  return {
+      .axis = "merge",
+      .name = "value_spread",
+      .params = {integer_param("merge_window", "m", 32, 1, kManyEntries, "an integer >= 1",
+                               "kept values after the evicted token that receive a part of its "
+                               "value; at most the recent window",
+                               "CaM, released code"),
+                 word_param("attention", {"current", "cumulative"},
+                            "attention that sets a merge's probability: the step's, or the sum "
+                            "over steps. A step's row covers the entries held at that step, also "
+                            "in the prompt, which is fed token by token",
+                            "CaM's variant for Hugging Face models against its streaming one"),
+                 flag_param("expectation", false,
+                            "merge the expected part instead of all or nothing at random", "ours")},
+      .make = &resolve_value_spread};
 }
 
 }  // namespace kvsim

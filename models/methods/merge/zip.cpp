@@ -316,8 +316,7 @@ std::shared_ptr<const MergeRule> resolve_zip(MethodResolver& resolver) {
     settings.rule.bound_product = resolver.word("guard") == "cumulative";
   } else if (resolver.given("guard")) {
     resolver.refuse(
-        fmt::format("guard bounds what the guard of key_rule=zip_guarded lets through, and "
-                    "key_rule={} has none",
+        fmt::format("guard sets the bounds of key_rule=zip_guarded, but key_rule={} has no bounds",
                     resolver.word("key_rule")));
   }
   if (resolver.choice("select") != "logit_average") {
@@ -338,7 +337,7 @@ AxisChoice merge_zip() {
       .name = "zip",
       .params =
           {number_param("threshold", "T_c", 0.8, -1, 1, "a number in [-1, 1]",
-                        "least cosine between keys for a merge; below it the entry is dropped",
+                        "minimum cosine between keys for a merge; below it the entry is dropped",
                         "KeepKV, studied in 0.6 to 0.95", {"t_c"}),
            word_param("key_rule", {"zip_guarded", "zip", "real_votes", "additive_q", "convex"},
                       "key and votes of a merged entry: as printed (zip), within bounds, with "
@@ -349,11 +348,11 @@ AxisChoice merge_zip() {
                       "over an entry's merges",
                       "ours"),
            word_param("prefill_order", {"merge_after", "merge_first"},
-                      "the prompt is evicted to the budget and what leaves is merged, or "
-                      "merged first and then evicted",
+                      "the prompt is evicted to the budget and the evicted entries are merged, or "
+                      "it is merged first and then evicted",
                       "KeepKV's released code against its table 3"),
            integer_param("refresh_period", "", 0, 0, kManyEntries, "an integer >= 0",
-                         "decode steps after which the cache is rebuilt from all tokens,  "
+                         "decode steps after which the cache is rebuilt from all tokens, which are "
                          "kept in host memory; 0: never",
                          "KeepKV's periodic lossless mode")},
       .make = &resolve_zip};

@@ -60,7 +60,7 @@ std::shared_ptr<const PrefillRule> make_blend(MethodResolver& resolver) {
                                      std::pair{"tier", "none"}, std::pair{"read", "all"}}) {
     if (resolver.choice(axis) == wanted) continue;
     resolver.refuse(
-        fmt::format("prefill=blend takes rows of whole chunks and computes part of them again: "
+        fmt::format("prefill=blend loads rows of whole chunks and recomputes part of them: "
                     "expected {}={}, got {}={}",
                     axis, wanted, axis, resolver.choice(axis)));
   }
@@ -93,17 +93,18 @@ std::vector<double> key_differences(std::span<const float> keys, std::span<const
 }
 
 AxisChoice prefill_blend() {
-  return {.axis = "prefill",
-          .name = "blend",
-          .params = {number_param("recompute_ratio", "r", 0.15, 0, 1, "[0, 1]",
-                                  "share of the prompt's tokens that are computed again",
-                                  "the paper: 0.15; LMCache: blend_recompute_ratios"),
-                     integer_param("check_layer", "", 1, 0, 4096, "a layer of the model",
-                                   "the layer whose keys decide which tokens; those before it "
-                                   "compute all",
-                                   "LMCache: blend_check_layers, 1")},
-          .make = &make_blend,
-          .takes_budget = false};
+  return {
+      .axis = "prefill",
+      .name = "blend",
+      .params = {number_param("recompute_ratio", "r", 0.15, 0, 1, "[0, 1]",
+                              "share of the prompt's tokens that are recomputed",
+                              "the paper: 0.15; LMCache: blend_recompute_ratios"),
+                 integer_param(
+                     "check_layer", "", 1, 0, 4096, "a layer of the model",
+                     "the layer whose keys decide which tokens; earlier layers compute all tokens",
+                     "LMCache: blend_check_layers, 1")},
+      .make = &make_blend,
+      .takes_budget = false};
 }
 
 }  // namespace kvsim

@@ -183,7 +183,7 @@ AxisChoice prefill_flexprefill() {
                                   "below which a head is treated block by block",
                                   "the paper: 0.1"),
                      integer_param("min_tokens", "", 1024, 1, kManyEntries, ">= 1",
-                                   "least tokens of columns, and of diagonals",
+                                   "minimum number of tokens of columns, and of diagonals",
                                    "FlexPrefill: 1024; the paper's other setting: 512"),
                      pairs_param()},
           .make = &make_flexprefill,

@@ -128,13 +128,13 @@ AxisChoice prefill_minference() {
       .params = {word_param("pattern", {"vertical-slash", "stream", "block"},
                             "columns and diagonals by the last 64 queries; the first columns and a "
                             "band; blocks of 64 by their means",
-                            "MInference: of each head by a search"),
+                            "MInference: chosen for each head by a search"),
                  integer_param("vertical", "v", 1000, 0, kManyEntries, ">= 0",
                                "columns, at least 30", "MInference at 8B: up to 1000"),
                  integer_param("slash", "l", 6096, 0, kManyEntries, ">= 0",
                                "diagonals, at least 50", "MInference at 8B: up to 6096"),
                  integer_param("top_blocks", "", 100, 1, kManyEntries, ">= 1",
-                               "blocks of a row under pattern=block", "MInference: 100"),
+                               "blocks per row with pattern=block", "MInference: 100"),
                  pairs_param()},
       .make = &make_minference,
       .takes_budget = false};

@@ -93,9 +93,9 @@ PrefillOutcome run_prefill(const PrefillRule& rule, const PrefillHead& head,
 
 ParamInfo pairs_param() {
   return number_param("pairs", "", 1, 0, 1, "[0, 1]",
-                      "share of the causal pairs that costs assume; a replay reports it "
+                      "share of the causal pairs that is assumed for costs; a replay reports it "
                       "(prefill.pairs_share)",
-                      "1: none is known without data");
+                      "1: not known without data");
 }
 
 }  // namespace kvsim

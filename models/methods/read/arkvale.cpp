@@ -347,10 +347,10 @@ class ArkvaleRule final : public ReadRule {
 std::shared_ptr<const ReadRule> resolve_arkvale(MethodResolver& resolver) {
   const std::string& store = resolver.choice("store");
   if (store != "recorded" && store != "fp16" && store != "bf16" && store != "fp32") {
-    resolver.refuse(fmt::format(
-        "read=arkvale moves pages to host memory and back as they are: expected a floating-point "
-        "store, got {}",
-        store));
+    resolver.refuse(
+        fmt::format("read=arkvale moves pages to host memory and back unchanged: expected a "
+                    "floating-point store, got {}",
+                    store));
   }
   if (resolver.word("granularity") != "kv_head") {
     resolver.refuse("read=arkvale has pages of KV heads: expected granularity=kv_head");
@@ -387,31 +387,31 @@ AxisChoice read_arkvale() {
   return {
       .axis = "read",
       .name = "arkvale",
-      .params = {token_budget_param(
-                     kChosenTokens,
-                     "entries that a step reads in addition to the last page: first pages, window "
-                     "and the best; with attends=held all that is on the GPU, held_ratio times as "
-                     "many if no budget is given",
-                     source + ": 32 pages, 128 held"),
-                 integer_param("page", "", 32, 1, 65536, "an integer in [1, 65536]",
-                               "entries a page", source),
-                 integer_param("sink_pages", "", 2, 0, 65536, "an integer in [0, 65536]",
-                               "first pages that are always held and read", code),
-                 integer_param("window_pages", "", 2, 2, 65536, "an integer in [2, 65536]",
-                               "last pages that are always held and read, the one that is being "
-                               "filled among them",
-                               code),
-                 integer_param("held_ratio", "", 4, 1, 65536, "an integer in [1, 65536]",
-                               "pages on the GPU for each page that a step chooses",
-                               source + ": 128 for 32"),
-                 word_param("attends", {"chosen", "held"},
-                            "a step attends over the pages it chooses, or over all on the GPU, to "
-                            "which it recalls them",
-                            "chosen: ArkVale's option use_sparse_attn; held: its released code"),
-                 word_param("chosen_by", {"layer", "kv_head"},
-                            "one choice for all heads of a layer, by the mean of their scores, or "
-                            "one for each KV head",
-                            code + ": n_groups 1, up to the KV heads")},
+      .params =
+          {token_budget_param(kChosenTokens,
+                              "entries that a step reads in addition to the last page: first "
+                              "pages, window and the best; with attends=held all entries on the "
+                              "GPU (held_ratio times as many if no budget is given)",
+                              source + ": 32 pages, 128 held"),
+           integer_param("page", "", 32, 1, 65536, "an integer in [1, 65536]", "entries per page",
+                         source),
+           integer_param("sink_pages", "", 2, 0, 65536, "an integer in [0, 65536]",
+                         "first pages that are always held and read", code),
+           integer_param(
+               "window_pages", "", 2, 2, 65536, "an integer in [2, 65536]",
+               "last pages that are always held and read, including the one that is being filled",
+               code),
+           integer_param("held_ratio", "", 4, 1, 65536, "an integer in [1, 65536]",
+                         "pages on the GPU for each page that a step chooses",
+                         source + ": 128 for 32"),
+           word_param("attends", {"chosen", "held"},
+                      "a step attends over the pages it chooses, or over all pages on the GPU "
+                      "after it recalls them",
+                      "chosen: ArkVale's option use_sparse_attn; held: its released code"),
+           word_param("chosen_by", {"layer", "kv_head"},
+                      "one choice for all heads of a layer, by the mean of their scores, or "
+                      "one for each KV head",
+                      code + ": n_groups 1, up to the KV heads")},
       .make = &resolve_arkvale};
 }
 

@@ -118,10 +118,10 @@ class BlockReader final : public Reader {
     index_d_ = index_keys_.size() / tokens;
     const std::size_t all = index_queries_.size() / (tokens * index_d_), heads = layer.heads.size();
     if (all % heads != 0 && heads % all != 0) {
-      throw InputError{fmt::format(
-          "read=blocks: expected as many index heads for each of the {} KV heads, or KV heads for "
-          "each index head, got {} index heads",
-          heads, all)};
+      throw InputError{
+          fmt::format("read=blocks: expected a number of index heads that is a multiple or a "
+                      "divisor of the {} KV heads, got {} index heads",
+                      heads, all)};
     }
     index_row_ = all * index_d_;
     own_heads_ = std::max<std::size_t>(1, all / heads);
@@ -310,7 +310,7 @@ std::shared_ptr<const ReadRule> resolve_blocks(MethodResolver& resolver) {
                     .group = group_of(resolver)};
   if (digest == "mean" && resolver.store().groups_tokens()) {
     resolver.refuse(fmt::format(
-        "read=blocks averages keys as they are written, and store={} rewrites them later",
+        "read=blocks averages keys when they are written, but store={} rewrites them later",
         resolver.choice("store")));
   }
   return std::make_shared<BlockRule>(set);
@@ -319,35 +319,36 @@ std::shared_ptr<const ReadRule> resolve_blocks(MethodResolver& resolver) {
 }  // namespace
 
 AxisChoice read_blocks() {
-  return {.axis = "read",
-          .name = "blocks",
-          .params = {word_param(
-                         "digest", {"index", "mean", "keys"},
-                         "a block's score: the largest of the trace's indexer (index.q, index.k; "
-                         "index.w is not used) for each KV head; the mean key times the query of "
-                         "each query head; or the largest logit of any query head of a KV head",
-                         "MiniMax-M3: index; MoBA: mean; keys are a reference of this program"),
-                     integer_param("topk", "", 16, 1, kManyEntries, ">= 1",
-                                   "blocks that a query reads, with those that it always reads",
-                                   "MiniMax-M3: 16"),
-                     integer_param("page", "", 128, 1, kManyEntries, ">= 1", "tokens of a block",
-                                   "MiniMax-M3: 128"),
-                     integer_param("first", "", 0, 0, 65536, "an integer in [0, 65536]",
-                                   "first blocks that are always read; they precede the last",
-                                   "MiniMax-M3: 0"),
-                     integer_param("last", "", 1, 1, 65536, "an integer in [1, 65536]",
-                                   "last blocks that are always read, with the query's own",
-                                   "MiniMax-M3 and MoBA: 1"),
-                     integer_param("dense", "", 3, 0, 65536, "an integer in [0, 65536]",
-                                   "first layers that read everything", "MiniMax-M3: 3"),
-                     integer_param("index_heads", "", 4, 1, 65536, ">= 1",
-                                   "query heads of the indexer, for costs", "MiniMax-M3: 4"),
-                     integer_param("index_dim", "", 128, 1, 65536, ">= 1",
-                                   "channels of an index key, for costs", "MiniMax-M3: 128"),
-                     word_param("index_format", {"bf16", "fp8"}, "of index keys, for costs",
-                                "MiniMax-M3: bf16, fp8 as an option")},
-          .make = &resolve_blocks,
-          .takes_budget = false};
+  return {
+      .axis = "read",
+      .name = "blocks",
+      .params = {word_param(
+                     "digest", {"index", "mean", "keys"},
+                     "a block's score: the largest score of the trace's indexer (index.q, index.k; "
+                     "index.w is not used) for each KV head; the mean key times the query of each "
+                     "query head; or the largest logit of any query head of a KV head",
+                     "MiniMax-M3: index; MoBA: mean; keys are a reference of this program"),
+                 integer_param("topk", "", 16, 1, kManyEntries, ">= 1",
+                               "blocks that a query reads, including those that it always reads",
+                               "MiniMax-M3: 16"),
+                 integer_param("page", "", 128, 1, kManyEntries, ">= 1", "tokens of a block",
+                               "MiniMax-M3: 128"),
+                 integer_param("first", "", 0, 0, 65536, "an integer in [0, 65536]",
+                               "first blocks that are always read; chosen before the last blocks",
+                               "MiniMax-M3: 0"),
+                 integer_param("last", "", 1, 1, 65536, "an integer in [1, 65536]",
+                               "last blocks that are always read, including the query's block",
+                               "MiniMax-M3 and MoBA: 1"),
+                 integer_param("dense", "", 3, 0, 65536, "an integer in [0, 65536]",
+                               "first layers that read everything", "MiniMax-M3: 3"),
+                 integer_param("index_heads", "", 4, 1, 65536, ">= 1",
+                               "query heads of the indexer, for costs", "MiniMax-M3: 4"),
+                 integer_param("index_dim", "", 128, 1, 65536, ">= 1",
+                               "channels of an index key, for costs", "MiniMax-M3: 128"),
+                 word_param("index_format", {"bf16", "fp8"}, "format of index keys, for costs",
+                            "MiniMax-M3: bf16, fp8 as an option")},
+      .make = &resolve_blocks,
+      .takes_budget = false};
 }
 
 }  // namespace kvsim

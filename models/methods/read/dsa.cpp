@@ -37,10 +37,10 @@ class IndexedTokens {
     d_ = keys.size() / static_cast<std::size_t>(layer.heads.front().tokens);
     if (!rounds_) return;
     if (!std::has_single_bit(d_)) {
-      throw InputError{fmt::format(
-          "read=dsa: index_format=fp8: expected index keys whose length is a power of two (a "
-          "Hadamard rotation), got {}; index_format=exact takes any",
-          d_)};
+      throw InputError{
+          fmt::format("read=dsa: index_format=fp8: expected index keys whose length is a power of "
+                      "two (a Hadamard rotation), got {}; index_format=exact accepts any length",
+                      d_)};
     }
     for (std::size_t at = 0; at < keys_.size(); at += d_) {
       round_index_row(std::span{keys_}.subspan(at, d_));

@@ -500,7 +500,7 @@ void divide(MethodResolver& resolver, std::int64_t tokens, InfllmSettings& set) 
   set.init = pick("n_init", std::min(resolver.integer("n_init"), part));
   set.page = pick("page", std::clamp<std::int64_t>(part, 1, resolver.integer("page")));
   if (resolver.given("topk") && resolver.given("n_local")) {
-    resolver.refuse("a budget gives what n_init and one of n_local and topk leave: expected one");
+    resolver.refuse("n_local and topk are both given; with a budget, one follows from the other");
   }
   if (resolver.given("n_local")) {
     set.local = resolver.integer("n_local");
@@ -526,10 +526,10 @@ void divide(MethodResolver& resolver, std::int64_t tokens, InfllmSettings& set) 
 std::shared_ptr<const ReadRule> resolve_infllm(MethodResolver& resolver) {
   const std::string& store = resolver.choice("store");
   if (store != "recorded" && store != "fp16" && store != "bf16" && store != "fp32") {
-    resolver.refuse(fmt::format(
-        "read=infllm moves blocks to host memory and back as they are: expected a floating-point "
-        "store, got {}",
-        store));
+    resolver.refuse(
+        fmt::format("read=infllm moves blocks to host memory and back unchanged: expected a "
+                    "floating-point store, got {}",
+                    store));
   }
   if (resolver.word("granularity") != "kv_head") {
     resolver.refuse("read=infllm has blocks of KV heads: expected granularity=kv_head");
@@ -564,35 +564,36 @@ std::shared_ptr<const ReadRule> resolve_infllm(MethodResolver& resolver) {
 
 AxisChoice read_infllm() {
   const std::string source = "InfLLM, llama-3-inf-llm.yaml";
-  return {.axis = "read",
-          .name = "infllm",
-          .params =
-              {token_budget_param(6272,
-                                  "entries that a step reads in addition to the new one and to a "
-                                  "block that is not full: initial, local and fetched ones, in the "
-                                  "released proportions",
-                                  source + ": 128 + 4096 + 16 * 128"),
-               integer_param("n_init", "", 128, 0, kManyEntries, "an integer >= 0",
-                             "first tokens that are always read", source),
-               integer_param("n_local", "", 4096, 1, kManyEntries, "an integer >= 1",
-                             "last tokens that are always read, the new one among them", source),
-               integer_param("topk", "", 16, 0, kManyEntries, "an integer >= 0",
-                             "blocks that a step reads", source),
-               integer_param("page", "", 128, 1, kManyEntries, "an integer >= 1",
-                             "tokens of a block", source + ": block_size"),
-               integer_param("representatives", "", 4, 1, kManyEntries, "an integer >= 1",
-                             "tokens whose mean key describes a block", source + ": repr_topk"),
-               integer_param("chunk", "", 512, 1, kManyEntries, "an integer >= 1",
-                             "queries of the prompt that read the same blocks, at most n_local",
-                             source + ": exc_block_size"),
-               integer_param("cached_blocks", "", 32, 0, kManyEntries, "an integer >= 0",
-                             "blocks that stay on the GPU after their use, at least topk",
-                             source + ": max_cached_block"),
-               word_param("far_positions", {"own", "one"},
-                          "distance of tokens outside of the local window: their own, or n_local - "
-                          "1 for all",
-                          "one: InfLLM, released code; own: reads a recorded cache")},
-          .make = &resolve_infllm};
+  return {
+      .axis = "read",
+      .name = "infllm",
+      .params = {token_budget_param(
+                     6272,
+                     "entries that a step reads in addition to the new one and to a "
+                     "block that is not full: initial, local and fetched ones, in the "
+                     "released proportions",
+                     source + ": 128 + 4096 + 16 * 128"),
+                 integer_param("n_init", "", 128, 0, kManyEntries, "an integer >= 0",
+                               "first tokens that are always read", source),
+                 integer_param("n_local", "", 4096, 1, kManyEntries, "an integer >= 1",
+                               "last tokens that are always read, including the new one", source),
+                 integer_param("topk", "", 16, 0, kManyEntries, "an integer >= 0",
+                               "blocks that a step reads", source),
+                 integer_param("page", "", 128, 1, kManyEntries, "an integer >= 1",
+                               "tokens of a block", source + ": block_size"),
+                 integer_param("representatives", "", 4, 1, kManyEntries, "an integer >= 1",
+                               "tokens whose mean key describes a block", source + ": repr_topk"),
+                 integer_param("chunk", "", 512, 1, kManyEntries, "an integer >= 1",
+                               "queries of the prompt that read the same blocks, at most n_local",
+                               source + ": exc_block_size"),
+                 integer_param("cached_blocks", "", 32, 0, kManyEntries, "an integer >= 0",
+                               "blocks that stay on the GPU after their use, at least topk",
+                               source + ": max_cached_block"),
+                 word_param("far_positions", {"own", "one"},
+                            "distance of tokens outside the local window: the actual one, or "
+                            "n_local - 1 for all",
+                            "one: InfLLM, released code; own: reads a recorded cache")},
+      .make = &resolve_infllm};
 }
 
 }  // namespace kvsim

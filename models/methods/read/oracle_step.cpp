@@ -116,9 +116,10 @@ std::shared_ptr<const ReadRule> resolve_oracle_step(MethodResolver& resolver) {
 AxisChoice read_oracle_step() {
   return {.axis = "read",
           .name = "oracle-step",
-          .params = {token_budget_param(
-              0, "entries each query head attends over; the budget is what is read, all is held",
-              "a reference of this program")},
+          .params = {token_budget_param(0,
+                                        "entries each query head attends over; the budget limits "
+                                        "what is read, everything is held",
+                                        "a reference of this program")},
           .make = &resolve_oracle_step};
 }
 

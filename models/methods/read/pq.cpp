@@ -285,8 +285,7 @@ std::shared_ptr<const ReadRule> resolve_pq(MethodResolver& resolver) {
   const std::string& store = resolver.choice("store");
   if (store != "recorded" && store != "fp16" && store != "bf16" && store != "fp32") {
     resolver.refuse(fmt::format(
-        "read=pq fetches rows from host memory as they are: expected a floating-point store, got "
-        "{}",
+        "read=pq fetches rows from host memory unchanged: expected a floating-point store, got {}",
         store));
   }
   PqSettings set;
@@ -330,13 +329,13 @@ AxisChoice read_pq() {
                      integer_param("n_sink", "", 32, 0, kManyEntries, "an integer >= 0",
                                    "first tokens that stay on the GPU", source),
                      number_param("recent_share", "r", 0.5, 0, 1, "a number in [0, 1]",
-                                  "share of the rest that is recent tokens", source),
+                                  "share of recent tokens in the rest", source),
                      integer_param("subvectors", "m", 2, 1, 16, "an integer in [1, 16]",
                                    "parts of a key", source),
                      integer_param("centre_bits", "b", 6, 1, 12, "an integer in [1, 12]",
                                    "bits of a part's code", source),
                      integer_param("iterations", "", 25, 1, 1000, "an integer in [1, 1000]",
-                                   "most iterations of k-means",
+                                   "maximum number of k-means iterations",
                                    "PQCache fits them to the prefill's time (MAX_ITER=0)")},
           .make = &resolve_pq};
 }

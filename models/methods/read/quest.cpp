@@ -216,9 +216,9 @@ class QuestRule final : public ReadRule {
 
 std::shared_ptr<const ReadRule> resolve_quest(MethodResolver& resolver) {
   if (resolver.store().groups_tokens()) {
-    resolver.refuse(
-        fmt::format("read=quest bounds keys as they are written, and store={} rewrites them later",
-                    resolver.choice("store")));
+    resolver.refuse(fmt::format(
+        "read=quest bounds keys when they are written, but store={} rewrites them later",
+        resolver.choice("store")));
   }
   QuestSettings set;
   set.tokens = resolve_token_budget(resolver, 0.2);
@@ -236,17 +236,17 @@ AxisChoice read_quest() {
   return {.axis = "read",
           .name = "quest",
           .params = {token_budget_param(0,
-                                        "entries a query reads, in whole pages and no fewer than "
-                                        "3 of them; the budget is what is read, all is held",
+                                        "entries a query reads, in whole pages, at least 3; the "
+                                        "budget limits what is read, everything is held",
                                         "Quest, released code"),
                      integer_param("page", "P", 16, 1, 65536, "an integer in [1, 65536]",
-                                   "entries a page, which share their keys' bounds",
+                                   "entries per page, which share the bounds of their keys",
                                    "Quest, released code (chunk_size)"),
                      integer_param("dense", "", 2, 0, 65536, "an integer in [0, 65536]",
                                    "first layers that read everything", "Quest, released code"),
                      word_param("pages_chosen", {"query_head", "union", "sum"},
-                                "pages of each query head's own; of all heads that share a KV head "
-                                "what any chose; or those of the largest sum of bounds",
+                                "pages chosen by each query head; the union over the heads that "
+                                "share a KV head; or the pages with the largest sum of bounds",
                                 "query_head: the released code; the others decide by KV head")},
           .make = &resolve_quest};
 }

@@ -10,7 +10,7 @@ namespace kvsim {
 
 ParamInfo token_budget_param(std::int64_t value, std::string help, std::string source) {
   return integer_param("token_budget", "", value, 0, kManyEntries,
-                       "an integer >= 1, or 0 for what the budget says", std::move(help),
+                       "an integer >= 1, or 0 to use the budget", std::move(help),
                        std::move(source));
 }
 
@@ -25,7 +25,7 @@ std::int64_t resolve_token_budget(MethodResolver& resolver, double fallback) {
   std::int64_t tokens = resolver.integer("token_budget");
   if (resolver.budget()) {
     if (resolver.given("token_budget")) {
-      resolver.refuse("budget and token_budget are both given; one is the other");
+      resolver.refuse("budget and token_budget are both given; they set the same number");
     }
     tokens = resolver.entries_of(*resolver.budget());
   } else if (tokens == 0) {

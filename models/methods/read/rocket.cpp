@@ -286,9 +286,9 @@ std::shared_ptr<const ReadRule> resolve_rocket(MethodResolver& resolver) {
     resolver.refuse("read=rocket pages a cache that only grows in decode: expected ring=0");
   }
   if (resolver.store().groups_tokens()) {
-    resolver.refuse(
-        fmt::format("read=rocket bounds keys as they are written, and store={} rewrites them later",
-                    resolver.choice("store")));
+    resolver.refuse(fmt::format(
+        "read=rocket bounds keys when they are written, but store={} rewrites them later",
+        resolver.choice("store")));
   }
   RocketSettings set;
   set.by_page = resolver.word("parts") == "pages";
@@ -320,21 +320,21 @@ AxisChoice read_rocket() {
       .axis = "read",
       .name = "rocket",
       .params = {word_param("parts", {"pages", "tokens"},
-                            "what a step chooses: whole pages, or tokens of pages",
+                            "unit that a step chooses: whole pages, or tokens of pages",
                             "pages: TensorRT-LLM; tokens: RocketKV, released code"),
                  integer_param("topk", "k", 0, 0, kManyEntries,
                                "an integer >= 1, or 0 for 64 pages or 512 tokens",
                                "pages or tokens read at a step",
                                engine + "; half of the authors' token budget of 1024"),
                  integer_param("page", "P", 4, 1, 65536, "an integer in [1, 65536]",
-                               "entries a page, with parts=pages", engine),
+                               "entries per page, with parts=pages", engine),
                  integer_param("channels", "r", 128, 1, 65536, "an integer in [1, 65536]",
                                "channels of a query that score pages, with parts=pages",
                                engine + " (topr)"),
                  word_param("page_keys", {"fp8_e5m2", "bf16"},
                             "format of page keys, with parts=pages", engine + " (kt_cache_dtype)"),
                  number_param("compression", "c", 0, 0, 1e6,
-                              "a number >= 1, or 0 for entries held over 2 topk",
+                              "a number >= 1, or 0 for entries held / (2 topk)",
                               "sets page and channels, with parts=tokens",
                               "RocketKV, released code"),
                  integer_param("dense", "", 0, 0, 65536, "an integer in [0, 65536]",

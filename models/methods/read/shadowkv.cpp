@@ -383,28 +383,27 @@ std::shared_ptr<const ReadRule> resolve_shadowkv(MethodResolver& resolver) {
 
 AxisChoice read_shadowkv() {
   const std::string source = "ShadowKV, released code";
-  return {.axis = "read",
-          .name = "shadowkv",
-          .params = {token_budget_param(
-                         2048,
-                         "entries of chosen chunks that a step reads, in addition to outliers, "
-                         "local and generated ones; a budget is this, and no less "
-                         "than the prompt leaves the cache whole",
-                         source),
-                     integer_param("rank", "r", 160, 1, 65536, "an integer in [1, 65536]",
-                                   "of the factors of a layer's keys before RoPE", source),
-                     integer_param("chunk", "", 8, 1, 65536, "an integer in [1, 65536]",
-                                   "entries a chunk, chosen and fetched together", source),
-                     integer_param(
-                         "local_chunks", "", 4, 0, 65536, "an integer in [0, 65536]",
-                         "last chunks of the prompt kept in full, in addition to what fills no "
-                         "chunk",
-                         source),
-                     integer_param("outlier_chunks", "", -1, -1, 65536,
-                                   "an integer in [0, 65536], or -1 for 24 in 1024 of the budget",
-                                   "chunks kept in full, whose keys are least like their mean",
-                                   source + ": 48 at 2048, 24 in 1024 in its batched form")},
-          .make = &resolve_shadowkv};
+  return {
+      .axis = "read",
+      .name = "shadowkv",
+      .params = {token_budget_param(2048,
+                                    "entries of chosen chunks that a step reads, in addition to "
+                                    "outliers, local and generated ones; a budget sets this "
+                                    "number, and the cache stays whole if it covers the prompt",
+                                    source),
+                 integer_param("rank", "r", 160, 1, 65536, "an integer in [1, 65536]",
+                               "rank of the factors of a layer's keys before RoPE", source),
+                 integer_param("chunk", "", 8, 1, 65536, "an integer in [1, 65536]",
+                               "entries per chunk, chosen and fetched together", source),
+                 integer_param(
+                     "local_chunks", "", 4, 0, 65536, "an integer in [0, 65536]",
+                     "last chunks of the prompt kept in full, in addition to a partial chunk",
+                     source),
+                 integer_param("outlier_chunks", "", -1, -1, 65536,
+                               "an integer in [0, 65536], or -1 for 24 in 1024 of the budget",
+                               "chunks kept in full, whose keys are least similar to their mean",
+                               source + ": 48 at 2048, 24 in 1024 in its batched form")},
+      .make = &resolve_shadowkv};
 }
 
 }  // namespace kvsim

@@ -87,8 +87,9 @@ std::int64_t budget_entries_of(const std::string& method, const Budget& budget, 
   if (stored_bits != bits_of(site.recorded)) share = share * bits_of(site.recorded) / stored_bits;
   const std::int64_t whole = entries_of_share(share, prompt, site.windows);
   if (whole < 1) {
-    throw InputError{fmt::format("method \"{}\": budget {} of {} prompt tokens is no entry at all",
-                                 method, budget.fraction, prompt)};
+    throw InputError{
+        fmt::format("method \"{}\": budget {} of {} prompt tokens is less than one entry", method,
+                    budget.fraction, prompt)};
   }
   return whole;
 }
@@ -148,7 +149,8 @@ class CatalogueResolver final : public MethodResolver {
   std::int64_t prompt() const override { return prompt_; }
   const MethodContext& site() const override { return site_; }
   std::int32_t n_layers() const override {
-    if (layers_known() == 0) refuse("its law needs the number of layers, which is not known here");
+    if (layers_known() == 0)
+      refuse("its size law requires the number of layers, which is not known here");
     return layers_known();
   }
   const std::string& choice(const std::string& axis) const override {
@@ -263,8 +265,8 @@ class CatalogueResolver final : public MethodResolver {
         modes += fmt::format(", {}={}", mode.name, to_text(value_of(mode.name)));
       }
     }
-    refuse(fmt::format("parameter {} is given, and has no effect with {}: nothing reads it there",
-                       info.name, modes.empty() ? "these choices" : modes));
+    refuse(fmt::format("parameter {} is given, but has no effect with {}", info.name,
+                       modes.empty() ? "these choices" : modes));
   }
   [[nodiscard]] std::int32_t layers_known() const {
     return site_.n_layers > 0 ? site_.n_layers : static_cast<std::int32_t>(site_.windows.size());
@@ -288,8 +290,8 @@ class CatalogueResolver final : public MethodResolver {
     refuse_small_layers();
     if (parts_.merge->prompt_one_by_one() && !parts_.select->leaves_in_decode()) {
       refuse(
-          fmt::format("merge={} feeds the prompt token by token through the decode rule, and "
-                      "select={} has none: it only appends",
+          fmt::format("merge={} feeds the prompt token by token through the decode rule, but "
+                      "select={} does not have one: it only appends",
                       choice("merge"), choice("select")));
     }
     const ComposedMethod all = rules();
@@ -301,22 +303,22 @@ class CatalogueResolver final : public MethodResolver {
                       choice("read")));
     }
     if (parts_.tier && parts_.read && !parts_.read->keeps_rows()) {
-      refuse(fmt::format("tier={} returns rows, and read={} attends over other data",
+      refuse(fmt::format("tier={} returns rows, but read={} attends over other data",
                          choice("tier"), choice("read")));
     }
     if (parts_.prefill && parts_.prefill->check_layer() && !site_.ordinals.empty()) {
       refuse(
-          fmt::format("prefill={} takes the rows of whole chunks, and the model has layers without "
-                      "keys and values, whose states no chunk brings",
+          fmt::format("prefill={} loads the rows of whole chunks, but the model has layers without "
+                      "keys and values, whose states are not in a chunk",
                       choice("prefill")));
     }
     if (parts_.rerotate && parts_.merge->merges()) {
-      refuse("positions=rerotate needs the position of every key, and a merged key has none");
+      refuse("positions=rerotate needs the position of every key, but a merged key has none");
     }
     if (parts_.rerotate_prompt && choice("merge") != "drop") {
       refuse(
-          fmt::format("positions=rerotate moves the kept keys of the prompt, and merge={} keeps "
-                      "what was dropped at the old positions: expected merge=drop",
+          fmt::format("positions=rerotate moves the kept keys of the prompt, but merge={} keeps "
+                      "dropped tokens at the old positions: expected merge=drop",
                       choice("merge")));
     }
     if ((parts_.rerotate || parts_.rerotate_prompt) && parts_.store->needs().inputs.rope) {
@@ -331,13 +333,13 @@ class CatalogueResolver final : public MethodResolver {
     if (parts_.share) refuse_what_pairs_cannot();
     if (parts_.merge->refresh_period() > 0 &&
         (parts_.share || all.decision_scope() == DecisionScope::kLayer)) {
-      refuse("refresh_period rebuilds the cache of one head, and here heads decide together");
+      refuse("refresh_period rebuilds the cache of one head, but here heads decide together");
     }
     if (parts_.merge->needs_layer() && parts_.budget->scope() != BudgetScope::kHead &&
         choice("budget") != "variance") {
       refuse(
-          fmt::format("merge={} compares the losers of a layer's heads by rank, so all heads "
-                      "must lose as many: budget={} gives each its own number",
+          fmt::format("merge={} compares the evicted entries of a layer's heads by rank, so all "
+                      "heads must evict the same number, but budget={} sets one per head",
                       choice("merge"), choice("budget")));
     }
     const TraceInputs& more = needs.inputs;
@@ -347,7 +349,7 @@ class CatalogueResolver final : public MethodResolver {
          !more.per_head.empty() || !more.predicted.empty())) {
       refuse(
           fmt::format("refresh_period rebuilds the cache of one head from its own queries, keys "
-                      "and values, and select={} needs more of the layer than those",
+                      "and values, but select={} needs more data of the layer",
                       choice("select")));
     }
     if (parts_.share && parts_.query_head) {
@@ -369,40 +371,38 @@ class CatalogueResolver final : public MethodResolver {
       const Bytes stored = store().kv_bytes(entries, entries, d, site_.recorded);
       if (static_cast<double>(stored.count()) <= bytes) return entries;
     }
-    refuse(fmt::format("a budget of {} of {} prompt tokens is no entry at all in store={}", share,
-                       prompt_, choice("store")));
+    refuse(fmt::format("a budget of {} of {} prompt tokens is less than one entry in store={}",
+                       share, prompt_, choice("store")));
   }
   void refuse_what_pairs_cannot() const {
     const std::string& share = choice("share");
     if (!parts_.store->rounds_rows_apart() || !parts_.keeps_recorded.empty()) {
       refuse(
-          fmt::format("share={} stores some rows alone and joins layers, which store={} does "
-                      "not describe: its keys and values, or its layers, differ",
+          fmt::format("share={} stores some rows separately and joins layers, which store={} does "
+                      "not support: its keys and values, or its layers, differ",
                       share, choice("store")));
     }
     if (parts_.merge->merges() || choice("merge") != "drop") {
       refuse(
-          fmt::format("share={} joins the two layers' rows of one token, and merge={} makes rows "
-                      "that are no token's",
+          fmt::format("share={} joins the two layers' rows of one token, but merge={} makes rows "
+                      "that belong to several tokens",
                       share, choice("merge")));
     }
     if (!parts_.budget->has_equal_layers() || parts_.budget->scope() != BudgetScope::kHead) {
       refuse(
           fmt::format("share={} keeps one set of tokens for both layers of a pair, so their "
-                      "budgets must be equal: budget={} gives each layer or head its own",
+                      "budgets must be equal, but budget={} sets one per layer or head",
                       share, choice("budget")));
     }
     if (parts_.select->nested()) {
       refuse(
-          fmt::format("share={} keeps one set of tokens for both layers of a pair, and select={} "
-                      "gives the deeper fewer",
+          fmt::format("share={} keeps one set of tokens for both layers of a pair, but select={} "
+                      "keeps fewer in the deeper layer",
                       share, choice("select")));
     }
     if (parts_.read) {
-      refuse(
-          fmt::format("share={} restores whole layers, so there is nothing for read={} to leave "
-                      "out",
-                      share, choice("read")));
+      refuse(fmt::format("share={} restores whole layers, so read={} cannot skip entries", share,
+                         choice("read")));
     }
   }
 

@@ -113,9 +113,9 @@ void check_legality(Parsed& parsed) {
   };
   if (parsed.axes["select"] == "all") {
     if (parsed.axes["merge"] != "drop")
-      refuse("select=all lets nothing leave, so there is nothing to merge");
+      refuse("select=all evicts nothing, so there is nothing to merge");
     if (parsed.axes["budget"] != "none")
-      refuse("select=all lets nothing leave, so a budget has no meaning");
+      refuse("select=all evicts nothing, so a budget has no meaning");
     return;
   }
   if (parsed.axes["budget"] == "none" && choice_of("select", parsed.axes["select"]).takes_budget) {
@@ -134,8 +134,8 @@ std::vector<ParamInfo> declared_params(const Parsed& parsed) {
       if (const ParamInfo* other = find_param(declared, info.name)) {  // shared with another axis
         if (!means_the_same(*other, info)) {
           throw InputError{fmt::format(
-              "method \"{}\": {}={} has a parameter {} ({}), and so has another of its choices "
-              "({}): a value could not say which it is for",
+              "method \"{}\": {}={} has a parameter {} ({}), and another of its choices has a "
+              "different one of this name ({}), so a value would be ambiguous",
               parsed.name, choice.axis, choice.name, info.name, info.help, other->help)};
         }
         continue;

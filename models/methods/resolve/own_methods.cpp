@@ -17,7 +17,7 @@ namespace kvsim {
 namespace {
 
 constexpr const char* kNotCounted =
-    "time and memory of its scores are not counted (no kernel of it is known)";
+    "time and memory of its scores are not counted (its kernels are not known)";
 
 struct Entry {
   std::shared_ptr<const OwnMethod> method;
@@ -63,7 +63,7 @@ std::shared_ptr<const SelectRule> make_own(MethodResolver& resolver) {
 
 std::string cost_words(const OwnMethod& method) {
   if (!method.passes) return kNotCounted;
-  return fmt::format("of its scores only reads are counted: {} x keys, {} x values, {} x queries",
+  return fmt::format("only reads of its scores are counted: {} x keys, {} x values, {} x queries",
                      method.passes->keys, method.passes->values, method.passes->queries);
 }
 
@@ -78,7 +78,7 @@ Entry make_entry(std::shared_ptr<const OwnMethod> method) {
                        info.name == "budget" || info.name == "measured_on";
     if (taken) {
       throw InputError{fmt::format(
-          "method \"{}\": parameter {}: expected another name, every method has this one",
+          "method \"{}\": parameter {}: expected another name, every method already has this one",
           method->name, info.name)};
     }
     entry.choice.params.push_back(info);
@@ -103,19 +103,21 @@ void register_own_method(std::shared_ptr<const OwnMethod> method) {
   const std::string& name = method->name;
   if (name.empty() || name.find_first_of("+=, \t\n") != std::string::npos) {
     throw InputError{fmt::format(
-        "own method: expected a name without blanks, \"+\", \"=\" and \",\", got \"{}\"", name)};
+        "own method: expected a name without blanks, \"+\", \"=\" or \",\", got \"{}\"", name)};
   }
   const auto& known = presets();
   if (std::any_of(known.begin(), known.end(),
                   [&](const Preset& each) { return each.info.name == name; })) {
-    throw InputError{fmt::format("own method \"{}\": kvsim has a method of that name", name)};
+    throw InputError{
+        fmt::format("own method \"{}\": kvsim already has a method with this name", name)};
   }
   Entry entry = make_entry(std::move(method));
   Registry& all = registry();
   const std::scoped_lock lock{all.guard};
   std::string key = entry.method->name;
   if (!all.entries.emplace(key, std::move(entry)).second) {
-    throw InputError{fmt::format("own method \"{}\": another file has a method of that name", key)};
+    throw InputError{
+        fmt::format("own method \"{}\": another file already has a method with this name", key)};
   }
 }
 

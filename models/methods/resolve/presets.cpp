@@ -77,7 +77,7 @@ const std::vector<MethodInfo>& builtin_methods() { return catalogue().infos; }
 
 void register_preset(PresetRow row) {
   for (const Preset& preset : presets()) {
-    KVSIM_CHECK(preset.info.name != row.name, "there is a method {} already", row.name);
+    KVSIM_CHECK(preset.info.name != row.name, "method {} exists already", row.name);
   }
   for (const auto& [axis, name] : row.axes) {
     const auto& choices = axis_choices();

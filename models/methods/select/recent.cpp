@@ -53,13 +53,13 @@ std::shared_ptr<const SelectRule> resolve_recent(MethodResolver& resolver) {
   std::int64_t window = resolver.integer("window");
   if (resolver.budget() || share > 0) {
     if (window > 0) {
-      resolver.refuse(share > 0 ? "start_share is of a budget, so that window follows from it"
+      resolver.refuse(share > 0 ? "start_share is a share of a budget, from which window follows"
                                 : "budget and window are both given; one follows from the other");
     }
     resolver.set_entries(resolver.budget_entries(kDefaultShare));
     if (share > 0) {
       if (resolver.given("n_sink")) {
-        resolver.refuse("n_sink and start_share both say how many first tokens are kept");
+        resolver.refuse("n_sink and start_share both set the number of first tokens");
       }
       sinks = share_or_count(share, resolver.entries());
     }
@@ -85,13 +85,13 @@ AxisChoice select_recent() {
   return {.axis = "select",
           .name = "recent",
           .params = {integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
-                                   "first tokens kept for good", "StreamingLLM, released code",
-                                   {"sinks"}),
+                                   "first tokens that are always kept",
+                                   "StreamingLLM, released code", {"sinks"}),
                      number_param("start_share", "", 0, 0, 0.999, "a number in [0, 1)",
                                   "share of the budget kept as first tokens; 0: n_sink of them",
                                   "CaM, released code: 0.1 of the prompt plus 0.1 of recent"),
                      integer_param("window", "W", 0, 0, kManyEntries,
-                                   "an integer >= 1, or 0 for what the budget leaves",
+                                   "an integer >= 1, or 0 for the rest of the budget",
                                    "last tokens kept", "StreamingLLM; 512 in its released class"),
                      positions_param()},
           .make = &resolve_recent};

@@ -48,14 +48,14 @@ std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred) {
       if (find_param(params, param.name) == nullptr) params.push_back(std::move(param));
     }
   }
-  params.insert(params.begin(), word_param("scorer", words, "what tokens are scored by",
-                                           "kvpress, any ScorerPress"));
+  params.insert(params.begin(),
+                word_param("scorer", words, "scorer of the tokens", "kvpress, any ScorerPress"));
   return params;
 }
 
 ParamInfo prompt_scorer_param(const std::string& preferred) {
   std::vector<std::string> words = wrapped_scorer_params(preferred).front().words;
-  return word_param("prompt_scorer", std::move(words), "what tokens of the prompt are scored by",
+  return word_param("prompt_scorer", std::move(words), "scorer of the prompt's tokens",
                     "kvpress, PrefillDecodingPress prefilling_press");
 }
 
@@ -74,7 +74,7 @@ std::shared_ptr<const Scorer> make_wrapped_scorer(MethodResolver& resolver, std:
 
 ParamInfo ratio_param() {
   return number_param("ratio", "rho", 0.0, 0.0, 1.0, "a number in [0, 1)",
-                      "share of the prompt removed, where no budget is given", "kvpress, default 0",
+                      "share of the prompt removed, if no budget is given", "kvpress, default 0",
                       {"compression_ratio"});
 }
 
@@ -135,7 +135,7 @@ std::vector<double> score_prompt(const Scorer& scorer, PromptScores& scores, std
                                          place);
   KVSIM_CHECK(all.size() == positions.size() &&
                   std::none_of(all.begin(), all.end(), [](double x) { return std::isnan(x); }),
-              "{} scores of {} tokens, or some that are none", all.size(), positions.size());
+              "{} scores of {} tokens, or some are NaN", all.size(), positions.size());
   return all;
 }
 

@@ -86,7 +86,7 @@ void resolve_size(MethodResolver& resolver, const std::string& name) {
     return;
   }
   if (resolver.given(name)) {
-    resolver.refuse(fmt::format("budget and {} are both given; one is the other", name));
+    resolver.refuse(fmt::format("budget and {} are both given; they set the same number", name));
   }
   resolver.set_entries(resolver.entries_of(*resolver.budget()));
   resolver.resolve(name, resolver.entries());
@@ -107,13 +107,13 @@ std::int64_t Sawtooth::held(std::int64_t n) const {
 
 std::vector<EntryBudget> BudgetRule::allot_layer(std::int32_t /*layer*/,
                                                  std::span<const HeadVerdict> /*heads*/) const {
-  KVSIM_CHECK(false, "a budget of scope {} gives out no layer", static_cast<int>(scope()));
+  KVSIM_CHECK(false, "a budget of scope {} does not allot layers", static_cast<int>(scope()));
   return {};
 }
 
 std::vector<std::vector<EntryBudget>> BudgetRule::allot_model(
     std::span<const std::vector<HeadVerdict>> /*layers*/) const {
-  KVSIM_CHECK(false, "a budget of scope {} gives out no model", static_cast<int>(scope()));
+  KVSIM_CHECK(false, "a budget of scope {} does not allot models", static_cast<int>(scope()));
   return {};
 }
 
@@ -139,7 +139,7 @@ ParamInfo prompt_positions_param() {
 
 ParamInfo score_exec_param() {
   return word_param("score_exec", {"eager", "eager_chunked", "fused_two_pass"},
-                    "how the prompt's column sums are produced: cost, not result",
+                    "how the prompt's column sums are produced; affects costs, not results",
                     "stack dependent");
 }
 

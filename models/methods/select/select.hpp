@@ -65,7 +65,7 @@ AxisChoice select_pyramid_infer();
 /// entry; published settings are at most 400.
 inline constexpr double kMaxRows = 65536;
 inline constexpr const char* kRowsRange =
-    "an integer in [1, 65536] (so many rows are kept, a number an entry)";
+    "an integer in [1, 65536] (rows that are kept, one number per entry)";
 
 /// RoPE position of a cached key: its original position or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();

@@ -173,7 +173,7 @@ AxisChoice select_separators() {
   return {.axis = "select",
           .name = "separators",
           .params = {integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
-                                   "first tokens kept for good", code, {"sinks"}),
+                                   "first tokens that are always kept", code, {"sinks"}),
                      integer_param("separators", "s", 32, 0, kManyEntries, "an integer >= 0",
                                    "newest separators kept from before the recent tokens", code),
                      integer_param("local", "w", 224, 1, kManyEntries, "an integer >= 1",

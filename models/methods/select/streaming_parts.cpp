@@ -110,7 +110,7 @@ class StreamingRule final : public SelectRule {
 
 void expect_budget(const MethodResolver& resolver, const std::string& budget) {
   if (resolver.choice("budget") != budget) {
-    resolver.refuse("what streams is the budget's to say: expected budget=" + budget);
+    resolver.refuse("the budget decides what streams: expected budget=" + budget);
   }
 }
 
@@ -118,8 +118,7 @@ std::shared_ptr<const SelectRule> make_lazy(MethodResolver& resolver) {
   expect_budget(resolver, "lazy");
   if (resolver.budget()) {
     resolver.refuse(
-        "how many layers are lazy is the prompt's to say, so it takes no budget; set "
-        "lazy_threshold");
+        "the prompt decides how many layers are lazy, so it takes no budget; set lazy_threshold");
   }
   return std::make_shared<StreamingRule>(Judged::kLazyLayer, resolver.integer("n_sink"),
                                          resolver.integer("n_recent"));
@@ -128,7 +127,7 @@ std::shared_ptr<const SelectRule> make_lazy(MethodResolver& resolver) {
 std::shared_ptr<const SelectRule> make_duo(MethodResolver& resolver) {
   expect_budget(resolver, "duo");
   if (resolver.word("granularity") == "query_head") {
-    resolver.refuse("its table is one of KV heads: expected granularity=kv_head");
+    resolver.refuse("its table is per KV head: expected granularity=kv_head");
   }
   return std::make_shared<StreamingRule>(
       resolver.word("heads").empty() ? Judged::kRetrievalHead : Judged::kByTable,

@@ -430,21 +430,20 @@ std::shared_ptr<const ShareRule> resolve_minicache(MethodResolver& resolver) {
   shape.n_kv_heads = std::max(resolver.site().shape.n_kv_heads, 1);
   const std::string& store = resolver.choice("store");
   if (store == "smoothquant-kv" || store == "think" || store == "gear" || store == "masked") {
-    resolver.refuse(
-        fmt::format("share=minicache stores directions common to two layers, which store={} has "
-                    "no rule for: expected recorded, fp32, fp16, bf16, int8, rtn, kivi, fp8-e4m3 "
-                    "or fp8-e5m2",
-                    store));
+    resolver.refuse(fmt::format(
+        "share=minicache stores directions common to two layers, which store={} does not support: "
+        "expected recorded, fp32, fp16, bf16, int8, rtn, kivi, fp8-e4m3 or fp8-e5m2",
+        store));
   }
   if (store == "nvfp4" && resolver.store().needs_layer()) {
     resolver.refuse(
-        "global: a layer's rows say nothing of the directions that share=minicache stores: "
-        "expected one or given, got a maximum of the prompt");
+        "global: a layer's rows do not determine the scale of the directions that share=minicache "
+        "stores: expected one or given, got a maximum of the prompt");
   }
   if (store.starts_with("fp8-e") && resolver.word("scale") == "tensor") {
     resolver.refuse(
-        "scale: a layer's rows say nothing of the directions that share=minicache stores: "
-        "expected head or token, got tensor");
+        "scale: a layer's rows do not determine the scale of the directions that share=minicache "
+        "stores: expected head or token, got tensor");
   }
   return std::make_shared<MiniCacheRule>(shape);
 }
@@ -461,20 +460,20 @@ AxisChoice share_minicache() {
                          "half of them",
                          "first merged layer", "MiniCache section 5: half of the layers", {"S"}),
            word_param("merge", {"slerp", "max_norm", "average"},
-                      "how two rows become one direction", "MiniCache eq. (3), eq. (A)"),
+                      "how two rows are combined into one direction", "MiniCache eq. (3), eq. (A)"),
            number_param("interpolation", "t", 0.6, 0, 1, "[0, 1]", "weight of the deeper layer",
                         "MiniCache section 5: 0.6", {"t"}),
            word_param("retention_rule", {"range_far", "topk_far", "paper_literal", "none"},
-                      "prompt tokens kept whole: farther than gamma of the distances' range below "
-                      "the largest, a share gamma of the farthest, eq. (4) as printed (the "
+                      "prompt tokens kept whole: distance above the largest minus gamma times the "
+                      "range, the share gamma with the largest distances, eq. (4) as printed (the "
                       "nearest), or none",
-                      "MiniCache eq. (4) read by its text; KVCache-Factory: topk_far"),
+                      "MiniCache eq. (4) according to its text; KVCache-Factory: topk_far"),
            number_param("retention", "gamma", 0.05, 0, 1, "[0, 1]",
-                        "of the range of distances, or of the tokens", "MiniCache section 5: 0.05",
-                        {"gamma"}),
+                        "share of the range of distances, or of the tokens",
+                        "MiniCache section 5: 0.05", {"gamma"}),
            word_param("unit", {"token", "head"},
                       "a direction for the row of all heads, or for each head",
-                      "MiniCache's size law has a norm a row; KVCache-Factory works by head"),
+                      "MiniCache's size law has one norm per row; KVCache-Factory works per head"),
            word_param("restore", {"unfolded", "folded"},
                       "keys and values written out before attention, or norms multiplied into "
                       "logits and probabilities",

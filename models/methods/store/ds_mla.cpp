@@ -102,7 +102,7 @@ std::shared_ptr<const StoreRule> make_ds_mla(MethodResolver& resolver) {
   if (shape.head_dim != kRow || shape.n_kv_heads != 1) {
     resolver.refuse(
         fmt::format("store=ds-mla: expected a trace of latent rows, one KV head of {} channels, "
-                    "got {} of {}; of a model with a latent cache, kv_dtype fp8 is this record",
+                    "got {} of {}; for a model with a latent cache, kv_dtype fp8 is this format",
                     kRow, shape.n_kv_heads, shape.head_dim));
   }
   const std::string& word = resolver.word("record");
@@ -117,7 +117,7 @@ AxisChoice store_ds_mla() {
   return {.axis = "store",
           .name = "ds-mla",
           .params = {word_param("record", {"fp8", "nvfp4", "recorded"},
-                                "656 B: latent in E4M3 with a scale for 128 channels, RoPE in "
+                                "656 B: latent in E4M3 with a scale per 128 channels, RoPE in "
                                 "bf16; 352 B: latent in NVFP4, RoPE in E4M3; or as recorded, once",
                                 "vLLM fp8_ds_mla; FlashMLA pull request 18")},
           .make = &make_ds_mla};

@@ -188,7 +188,7 @@ AxisChoice store_nvfp4() {
            word_param("global", {"one", "amax448", "amax2688", "given"},
                       "the fp32 scale of a layer's keys, and of its values: 1, the prompt's "
                       "maximum over 448 or 2688, or key_scale and value_scale",
-                      "vLLM: 1 where the checkpoint has none"),
+                      "vLLM: 1 if the checkpoint has none"),
            static_scale_param("key_scale", "keys"), static_scale_param("value_scale", "values")}),
       .make = &make_nvfp4};
 }

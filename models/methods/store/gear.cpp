@@ -316,10 +316,9 @@ std::shared_ptr<const StoreRule> resolve_gear(MethodResolver& resolver) {
                     shape.group, shape.block));
   }
   if (resolver.choice("merge") != "drop") {
-    resolver.refuse(
-        fmt::format("store=gear compresses blocks of tokens together, so merge={} has no row to "
-                    "write a merged one to",
-                    resolver.choice("merge")));
+    resolver.refuse(fmt::format(
+        "store=gear compresses blocks of tokens together, so merge={} cannot write a merged row",
+        resolver.choice("merge")));
   }
   return std::make_shared<GearRule>(shape, resolver.word("dequant") == "copy");
 }
@@ -334,10 +333,10 @@ AxisChoice store_gear() {
       .params =
           {code_bits_param(2, paper),
            integer_param("quant_group", "g", 64, 1, 65536,
-                         ">= 1; no more than the head dimension is used for values",
+                         ">= 1; at most the head dimension is used for values",
                          "tokens of a key group, channels of a value group", paper),
            word_param("backbone", {"kivi", "kcvt"},
-                      "steps a group, or a whole channel of keys and a whole token of values",
+                      "one step per group, or per channel of keys and per token of values",
                       "GEAR section 3"),
            integer_param(
                "buffer", "n_b", 64, 1, 1048576, ">= 1, a multiple of the group",
@@ -345,13 +344,13 @@ AxisChoice store_gear() {
            word_param("variant", {"gear", "gear-l", "outlier-kivi"},
                       "all parts, no outliers, or no low-rank part", "GEAR section 5"),
            number_param("outlier_share", "s", 0.02, 0, 0.5, "[0, 0.5]",
-                        "share of values kept apart, half of them the smallest", paper),
+                        "share of values stored separately, half of them the smallest", paper),
            word_param("outliers", {"fraction", "code"},
-                      "key outliers a channel: that share of its tokens, or of the head dimension "
-                      "whatever the tokens",
+                      "key outliers per channel: this share of its tokens, or of the head "
+                      "dimension for any number of tokens",
                       "the released code counts by head dimension"),
            word_param("levels", {"pow2", "code"}, "2^bits - 1 steps, or bits^2 - 1",
-                      "the released code's differ at 8 bits"),
+                      "the released code differs at 8 bits"),
            integer_param("prompt_rank", "r", 4, 0, 4096, ">= 0", "rank of the prompt's block",
                          paper),
            integer_param("block_rank", "", 2, 0, 4096, ">= 0", "rank of a decode block", paper),

@@ -198,14 +198,15 @@ AxisChoice store_hf_quantized() {
   return {.axis = "store",
           .name = "hf-quantized",
           .params = {code_bits_param(4, source),
-                     integer_param("quant_group", "g", 64, 1, 65536,
-                                   "a divisor of the head dimension; no more than it is used",
-                                   "channels of a group", source + ": q_group_size 64"),
+                     integer_param(
+                         "quant_group", "g", 64, 1, 65536,
+                         "a divisor of the head dimension; at most the head dimension is used",
+                         "channels of a group", source + ": q_group_size 64"),
                      integer_param("residual", "R", 128, 0, 1048576, ">= 0",
                                    "newest tokens that wait in full precision",
                                    source + ": residual_length 128"),
                      word_param("backend", {"quanto", "hqq"},
-                                "whose operators quantise and dequantise", source)},
+                                "library whose operators quantise and dequantise", source)},
           .make = &resolve_hf};
 }
 

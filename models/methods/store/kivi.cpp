@@ -268,7 +268,7 @@ AxisChoice store_kivi() {
           .name = "kivi",
           .params = {code_bits_param(2, "KIVI: 2 (and 4)"),
                      integer_param("quant_group", "g", 32, 1, 65536,
-                                   ">= 1; no more than the head dimension is used",
+                                   ">= 1; at most the head dimension is used",
                                    "tokens of a key group, channels of a value group",
                                    "KIVI's LongBench settings: 32"),
                      integer_param(

@@ -175,8 +175,8 @@ std::shared_ptr<const StoreRule> make_kvarn(MethodResolver& resolver) {
   check_rotation(resolver);
   if (resolver.choice("select") != "all" || resolver.choice("share") != "none") {
     resolver.refuse(
-        fmt::format("store=kvarn rounds tiles of tokens, which none can leave: expected select=all "
-                    "and share=none, got select={} and share={}",
+        fmt::format("store=kvarn rounds tiles of tokens, from which none can be evicted: expected "
+                    "select=all and share=none, got select={} and share={}",
                     resolver.choice("select"), resolver.choice("share")));
   }
   const std::int64_t bits = resolver.integer("value_bits");

@@ -369,7 +369,8 @@ AxisChoice store_kvquant() {
   std::vector<ParamInfo> params{
       integer_param("bits", "b", 3, 2, 4, "2, 3 or 4", "bits of a code", "KVQuant: nuq2 to nuq4"),
       number_param("outlier_share", "s", 0.01, 0, 0.5, "[0, 0.5]",
-                   "share of elements kept apart, half of them the smallest", "KVQuant: 1 %"),
+                   "share of elements stored separately, half of them the smallest",
+                   "KVQuant: 1 %"),
       ends_params(1, 0, source + " (first_few_fp16)").front()};
   return {.axis = "store",
           .name = "kvquant",

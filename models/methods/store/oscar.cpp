@@ -198,16 +198,17 @@ AxisChoice store_oscar() {
   const std::string script = "OSCAR rotation/eval_oscar_gpqa.sh";
   std::vector<ParamInfo> params{
       number_param("key_clip", "", 0.96, 0, 1, "a number in [0, 1], 0 for none",
-                   "keys are clamped to the magnitude that this share of a row is below", script),
+                   "keys are clamped to this quantile of the magnitudes in a row", script),
       number_param("value_clip", "", 0.92, 0, 1, "a number in [0, 1], 0 for none",
-                   "values are clamped to the magnitude that this share of a row is below", script),
-      word_param("rotation", {"trace", "hadamard"},
-                 "eigenvectors of the layer's own prompt and a Hadamard matrix, or the latter only",
-                 "OSCAR calibrates on other texts; hadamard is QuaRot with two bits"),
+                   "values are clamped to this quantile of the magnitudes in a row", script),
+      word_param(
+          "rotation", {"trace", "hadamard"},
+          "eigenvectors of the prompt in this layer and a Hadamard matrix, or only the latter",
+          "OSCAR calibrates on other texts; hadamard is QuaRot with two bits"),
       word_param("layout", {"fp16", "fp32", "vllm"},
                  "step and zero point of a row: fp16, fp32, or fp16 with rows padded to 16 bytes",
                  "fp32: OSCAR's server; vllm: vLLM oscar_ops.py"),
-      flag_param("lloyd_max", false, "levels of a normal row instead of equal steps",
+      flag_param("lloyd_max", false, "levels for normally distributed rows instead of equal steps",
                  "OSCAR's server: LLOYD_MAX")};
   for (ParamInfo& param : ends_params(64, 256, script)) params.push_back(std::move(param));
   return {.axis = "store",

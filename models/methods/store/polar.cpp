@@ -169,10 +169,10 @@ class PolarRule final : public StoreRule {
 
 std::shared_ptr<const StoreRule> make_polar(MethodResolver& resolver) {
   if (resolver.choice("select") != "all" || resolver.choice("share") != "none") {
-    resolver.refuse(fmt::format(
-        "store=polar rounds groups of tokens, which none can leave: expected select=all "
-        "and share=none, got select={} and share={}",
-        resolver.choice("select"), resolver.choice("share")));
+    resolver.refuse(
+        fmt::format("store=polar rounds groups of tokens, from which none can be evicted: expected "
+                    "select=all and share=none, got select={} and share={}",
+                    resolver.choice("select"), resolver.choice("share")));
   }
   const std::int32_t d = resolver.site().shape.head_dim;
   if (d % 2 != 0) {

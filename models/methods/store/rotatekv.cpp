@@ -315,8 +315,8 @@ AxisChoice store_rotatekv() {
                           "the range is divided by 2^bits - 1, or by bits^2 - 1",
                           "code: RotateKV, fake_quant.py, which differs at 3 bits"),
                word_param("order", {"identity", "trace"},
-                          "channels as they are, or sorted by their sums over the layer's own "
-                          "prompt",
+                          "channels in the recorded order, or sorted by their sums over the prompt "
+                          "in this layer",
                           "RotateKV sorts them by sums over other texts; trace is an optimistic "
                           "bound"),
                integer_param("pivots", "", 20, 0, kManyEntries, "an integer >= 0",

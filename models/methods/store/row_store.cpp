@@ -109,11 +109,10 @@ std::vector<ParamInfo> ends_params(std::int64_t first, std::int64_t last,
 
 void check_ends(MethodResolver& resolver) {
   if (resolver.choice("share") != "none" || resolver.choice("merge") != "drop") {
-    resolver.refuse(
-        fmt::format("store={} keeps the first and the newest rows in full, so no merge or shared "
-                    "layer writes others: expected merge=drop and share=none, got merge={} and "
-                    "share={}",
-                    resolver.choice("store"), resolver.choice("merge"), resolver.choice("share")));
+    resolver.refuse(fmt::format(
+        "store={} keeps the first and the newest rows in full, so it supports no merged or shared "
+        "rows: expected merge=drop and share=none, got merge={} and share={}",
+        resolver.choice("store"), resolver.choice("merge"), resolver.choice("share")));
   }
 }
 

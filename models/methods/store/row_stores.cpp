@@ -236,14 +236,15 @@ std::shared_ptr<const StoreRule> make_smooth(MethodResolver& resolver) {
 
 std::vector<ParamInfo> fp8_params() {
   return with_kept_layers(
-      {word_param("scale", {"head", "token", "tensor"},
-                  "what shares an fp32 scale: a head's prompt (later tokens saturate), one row, "
-                  "or the layer's prompt",
-                  "OCP FP8; a serving engine's usual choice is tensor"),
+      {word_param(
+           "scale", {"head", "token", "tensor"},
+           "rows with a common fp32 scale: a head's prompt (later tokens saturate), one row, "
+           "or the layer's prompt",
+           "OCP FP8; a serving engine's usual choice is tensor"),
        word_param("source", {"amax", "one", "given"},
                   "scales of a head or tensor: the prompt's maximum over the largest value, 1 (an "
                   "engine without scales in the checkpoint), or key_scale and value_scale",
-                  "vLLM and LMDeploy: 1 where the checkpoint has none"),
+                  "vLLM and LMDeploy: 1 if the checkpoint has none"),
        static_scale_param("key_scale", "keys"), static_scale_param("value_scale", "values")});
 }
 

@@ -146,7 +146,7 @@ ParamInfo code_bits_param(std::int64_t bits, std::string source) {
 std::int32_t resolved_code_bits(MethodResolver& resolver) {
   const std::int64_t bits = resolver.integer("bits");
   if (bits != 2 && bits != 4 && bits != 8) {
-    resolver.refuse(fmt::format("bits: expected 2, 4 or 8 (whole codes a byte), got {}", bits));
+    resolver.refuse(fmt::format("bits: expected 2, 4 or 8 (whole codes per byte), got {}", bits));
   }
   return static_cast<std::int32_t>(bits);
 }

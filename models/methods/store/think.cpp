@@ -207,7 +207,7 @@ AxisChoice store_think() {
                                   "share of key channels dropped, truncated to whole channels",
                                   "KVCache-Factory: 0.4"),
                      integer_param("think_window", "", 32, 1, kManyEntries, ">= 1",
-                                   "last queries of the prompt that judge channels", "ThinK: 32"),
+                                   "last queries of the prompt that score channels", "ThinK: 32"),
                      integer_param("think_recent", "", 32, 0, kManyEntries, ">= 0",
                                    "newest keys kept whole", "KVCache-Factory: 32"),
                      word_param("prune", {"prompt", "rolling"},

@@ -87,8 +87,8 @@ AxisChoice tier_ans() {
           .name = "ans",
           .params = {returned_param(),
                      number_param("tier_ratio", "", 1.4, 1, 16, ">= 1",
-                                  "bytes of a page over its bytes on the link; a replay reports "
-                                  "the entropy of the rows instead",
+                                  "ratio of a page's bytes to its bytes on the link; a replay "
+                                  "reports the entropy of the rows instead",
                                   "FlexKV pull request 183: about 1.4 of bf16, 1.1 of fp8")},
           .make = &make_ans,
           .takes_budget = false};

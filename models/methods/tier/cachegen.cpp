@@ -138,7 +138,7 @@ AxisChoice tier_cachegen() {
                      integer_param("tier_chunk", "", 256, 1, 65536, ">= 1",
                                    "tokens that are coded together", "LMCache: chunk_size 256"),
                      word_param("tables", {"chunk", "shared"},
-                                "frequencies are sent with every chunk, or once a prompt",
+                                "frequencies are sent with every chunk, or once per prompt",
                                 "LMCache: every chunk")},
           .make = &make_cachegen,
           .takes_budget = false};

@@ -82,7 +82,7 @@ AxisChoice tier_nvfp4() {
   const auto scale = [](std::string name, const char* side) {
     return number_param(std::move(name), "s", 1, 1e-12, 1e12, "> 0",
                         fmt::format("fp32 scale of a layer's {} in the tier", side),
-                        "1; a ModelOpt NVFP4 checkpoint gives one (scale_checkpoint_path)");
+                        "1; a ModelOpt NVFP4 checkpoint contains one (scale_checkpoint_path)");
   };
   return {.axis = "tier",
           .name = "nvfp4",

@@ -23,7 +23,7 @@ std::int32_t EntryTable::append(std::int32_t id, std::span<const float> key,
   keys_.insert(keys_.end(), key.begin(), key.end());
   values_.insert(values_.end(), value.begin(), value.end());
   if (slots_.size() <= index(id)) slots_.resize(index(id) + 1, -1);
-  KVSIM_CHECK(slots_[index(id)] < 0, "entry {} is there already", id);
+  KVSIM_CHECK(slots_[index(id)] < 0, "entry {} exists already", id);
   slots_[index(id)] = size();
   ids_.push_back(id);
   merged_.push_back(-1);

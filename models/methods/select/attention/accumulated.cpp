@@ -210,15 +210,15 @@ AxisChoice select_accumulated() {
                               "H2O, released code", {"hh"}),
                  number_param("recent", "", -1, -1, kManyEntries,
                               "a fraction of the budget below 1, or entries; -1: the rest",
-                              "last tokens kept whatever their score", "H2O; ZeroMerge's proximity",
-                              {"proximity", "tail"}),
+                              "last tokens kept regardless of their score",
+                              "H2O; ZeroMerge's proximity", {"proximity", "tail"}),
                  integer_param("sinks", "", 0, 0, kManyEntries, "an integer >= 0",
-                               "first tokens kept for good", "none in H2O's and ZeroMerge's code"),
-                 word_param(
-                     "eviction_candidates", {"paper", "code"},
-                     "whether the token that has just left the tail may leave at once (paper) or "
-                     "stays a step",
-                     "ZeroMerge alg. 1 against its released code"),
+                               "first tokens that are always kept",
+                               "none in H2O's and ZeroMerge's code"),
+                 word_param("eviction_candidates", {"paper", "code"},
+                            "whether the token that has just left the tail may be evicted at once "
+                            "(paper) or stays for one step",
+                            "ZeroMerge alg. 1 against its released code"),
                  word_param("tail_ring", {"paper", "code"},
                             "tail after prefill: as set, or one token shorter as the released ring "
                             "buffer has it",

@@ -112,8 +112,9 @@ std::shared_ptr<const SelectRule> resolve_chunked(MethodResolver& resolver) {
   }
   if (prompt >= chunk && entries < prompt) {
     if (resolver.budget() && entries < chunk) {
-      resolver.refuse(fmt::format("a budget of {} entries is no whole chunk of {} tokens (ChunkKV)",
-                                  entries, chunk));
+      resolver.refuse(
+          fmt::format("a budget of {} entries is less than a whole chunk of {} tokens (ChunkKV)",
+                      entries, chunk));
     }
     if (resolver.budget() && !resolver.given("ratio")) {
       resolver.resolve("ratio", ratio_keeping(entries / chunk, chunks));
@@ -127,7 +128,7 @@ std::shared_ptr<const SelectRule> resolve_chunked(MethodResolver& resolver) {
 AxisChoice select_chunked() {
   std::vector<ParamInfo> params = wrapped_scorer_params("last-window");
   params.push_back(integer_param("chunk", "", 20, 1, kManyEntries, "an integer >= 1",
-                                 "neighbouring tokens kept or dropped as one",
+                                 "neighbouring tokens that are kept or dropped together",
                                  "kvpress, ChunkKVPress chunk_length", {"chunk_length"}));
   return scored_choice("chunked", std::move(params), &resolve_chunked);
 }

@@ -146,8 +146,8 @@ std::shared_ptr<const SelectRule> resolve_finch(MethodResolver& resolver) {
   std::int64_t question = resolver.integer("question");
   if (resolver.given("question") && question > entries && entries < prompt) {
     resolver.refuse(
-        fmt::format("question: expected at most the {} entries that stay of the prompt, for the "
-                    "question is kept, got {}",
+        fmt::format("question: expected at most the {} entries kept of the prompt, as the question "
+                    "is kept, got {}",
                     entries, question));
   }
   if (question > entries) {
@@ -173,10 +173,10 @@ AxisChoice select_finch() {
       "finch",
       {integer_param("question", "w", 64, 1, 1e6, "an integer in [1, 1000000]",
                      "tokens of the question at the prompt's end, whose queries vote",
-                     "Finch: what follows the delimiter; 64 is SnapKVPress' window"),
+                     "Finch: the tokens after the delimiter; 64 is the window of SnapKVPress"),
        integer_param("chunk_length", "", 0, 0, kManyEntries,
                      "an integer above question / (1 - ratio), or 0 for none",
-                     "tokens of a chunk that is cut by itself", "kvpress, FinchPress"),
+                     "tokens of a chunk that is cut separately", "kvpress, FinchPress"),
        flag_param("normalize_scores", true,
                   "a query's attention is weighted by the number of keys before it",
                   "kvpress, FinchPress")},

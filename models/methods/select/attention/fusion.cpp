@@ -475,7 +475,8 @@ std::shared_ptr<const SelectRule> resolve_fusion(MethodResolver& resolver) {
         "merge=drop");
   }
   if (settings.by_query_head && resolver.choice("share") != "none") {
-    resolver.refuse("profile=query_head is of one layer's query heads: expected share=none");
+    resolver.refuse(
+        "profile=query_head is stored per query head of one layer: expected share=none");
   }
   const LayerShape& shape = resolver.site().shape;
   if (settings.by_query_head && resolver.word("granularity") == "kv_head" && shape.n_kv_heads > 0) {
@@ -492,10 +493,10 @@ AxisChoice select_fusion() {
       .name = "fusion",
       .params =
           {integer_param("window", "R", 32, 1, kMaxRows, kRowsRange,
-                         "last tokens kept, whose queries choose among the older",
+                         "last tokens kept, whose queries choose among the older ones",
                          "MorphKV: 32 LongBench, 30 LongWriter, 200 LongGenBench", {"window_size"}),
            integer_param("total", "C+R", 2000, 1, kManyEntries, "an integer >= 1",
-                         "entries kept, where no budget is given",
+                         "entries kept, if no budget is given",
                          "MorphKV: 2000 LongBench, 600 LongWriter, 4000 LongGenBench",
                          {"capacity"}),
            word_param("fusion", {"sum", "max"}, "how the window's queries are fused into one score",
@@ -503,14 +504,13 @@ AxisChoice select_fusion() {
            integer_param("evict_period", "", 1, 1, kManyEntries, "an integer >= 1",
                          "decode steps between cuts",
                          "MorphKV's ablation: 8 runs in 0.82 of the time"),
-           word_param(
-               "evict_timing", {"after_attend", "before_attend"},
-               "whether the prompt is cut at its end and a step after it attends, or nothing "
-               "before the first decode step and each before it attends",
-               "MorphKV's paper against its released code"),
+           word_param("evict_timing", {"after_attend", "before_attend"},
+                      "the prompt is cut at its end and each step after attention, or nothing is "
+                      "cut before the first decode step and each step before attention",
+                      "MorphKV's paper against its released code"),
            word_param("score_space", {"prob", "logit_sum"},
-                      "probabilities, or logits summed over the group and made probabilities over "
-                      "the older entries",
+                      "probabilities, or logits summed over the group and normalised to "
+                      "probabilities over the older entries",
                       "MorphKV's paper against its released code"),
            word_param("profile", {"kv_head_aligned", "query_head"},
                       "attention of the window kept per KV head, or per query head and pruned by "
@@ -518,10 +518,9 @@ AxisChoice select_fusion() {
                       "the step's attention",
                       "MorphKV's released code has query_head"),
            number_param("evict_after", "", 1.0, 1.0, kManyEntries, "a number >= 1",
-                        "cut once entries reach this many times the capacity and one",
+                        "cut once entries reach this factor times (capacity + 1)",
                         "MorphKV, released code"),
-           flag_param("offload", false,
-                      "the cache lives in host memory and comes and goes layer by layer",
+           flag_param("offload", false, "the cache is in host memory and is moved layer by layer",
                       "MorphKV, released code")},
       .make = &resolve_fusion};
 }

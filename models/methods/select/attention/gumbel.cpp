@@ -218,32 +218,30 @@ std::shared_ptr<const SelectRule> resolve_gumbel(MethodResolver& resolver) {
 }  // namespace
 
 AxisChoice select_gumbel() {
-  return {
-      .axis = "select",
-      .name = "gumbel",
-      .params = {number_param("recent", "w", 0.3, 0, kManyEntries,
-                              "a fraction of the budget below 1, or entries",
-                              "last tokens kept whatever their score",
-                              "Keyformer, released scripts"),
-                 number_param("tau_init", "", 1.0, 1e-6, 1e9, "a number > 0",
-                              "temperature of the prompt's rows", "Keyformer, section 3"),
-                 number_param("tau_end", "", 2.0, 1e-6, 1e9, "a number >= tau_init",
-                              "temperature at the last step", "Keyformer, section 3"),
-                 word_param(
-                     "delta_tau", {"per_step", "harness"},
-                     "rise of the temperature a step: its share of the difference, or the whole "
-                     "difference every time",
-                     "Keyformer's paper against its evaluation harness"),
-                 integer_param("max_new_tokens", "", 0, 0, kManyEntries,
-                               "an integer >= 1, or 0 for the decode steps there are",
-                               "steps from tau_init to tau_end", "Keyformer, section 3"),
-                 word_param("accumulate", {"per_head", "per_layer"},
-                            "scores of each stored head, or one for all heads of a layer",
-                            "Keyformer's released code against its text"),
-                 word_param("noise", {"gumbel", "none"}, "what is added to the logits",
-                            "Keyformer's ablation of the regularisation"),
-                 score_exec_param()},
-      .make = &resolve_gumbel};
+  return {.axis = "select",
+          .name = "gumbel",
+          .params = {number_param("recent", "w", 0.3, 0, kManyEntries,
+                                  "a fraction of the budget below 1, or entries",
+                                  "last tokens kept regardless of their score",
+                                  "Keyformer, released scripts"),
+                     number_param("tau_init", "", 1.0, 1e-6, 1e9, "a number > 0",
+                                  "temperature of the prompt's rows", "Keyformer, section 3"),
+                     number_param("tau_end", "", 2.0, 1e-6, 1e9, "a number >= tau_init",
+                                  "temperature at the last step", "Keyformer, section 3"),
+                     word_param("delta_tau", {"per_step", "harness"},
+                                "rise of the temperature per step: its share of the difference, or "
+                                "the whole difference each time",
+                                "Keyformer's paper against its evaluation harness"),
+                     integer_param("max_new_tokens", "", 0, 0, kManyEntries,
+                                   "an integer >= 1, or 0 for the number of decode steps",
+                                   "steps from tau_init to tau_end", "Keyformer, section 3"),
+                     word_param("accumulate", {"per_head", "per_layer"},
+                                "scores of each stored head, or one for all heads of a layer",
+                                "Keyformer's released code against its text"),
+                     word_param("noise", {"gumbel", "none"}, "noise that is added to the logits",
+                                "Keyformer's ablation of the regularisation"),
+                     score_exec_param()},
+          .make = &resolve_gumbel};
 }
 
 }  // namespace kvsim

@@ -104,7 +104,7 @@ AxisChoice select_last_row() {
                             "one per stored head",
                             "TOVA, section 4"),
                  flag_param("protect_last", false,
-                            "whether the newest token stays whatever its attention",
+                            "whether the newest token stays regardless of its attention",
                             "kvpress protects it, TOVA does not")},
       .make = &resolve_last_row};
 }

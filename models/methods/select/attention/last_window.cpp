@@ -92,10 +92,8 @@ std::vector<ParamInfo> last_window_params() {
 std::shared_ptr<const Scorer> make_last_window(MethodResolver& resolver) {
   const std::int64_t kernel = resolver.integer("kernel");
   if (kernel % 2 == 0) {
-    resolver.refuse(
-        "kernel: expected an odd integer, so that as much is pooled on either side "
-        "(SnapKV), got " +
-        std::to_string(kernel));
+    resolver.refuse("kernel: expected an odd integer, so that pooling is symmetric (SnapKV), got " +
+                    std::to_string(kernel));
   }
   return std::make_shared<LastWindow>(static_cast<std::int32_t>(resolver.integer("window")),
                                       static_cast<std::int32_t>(kernel),

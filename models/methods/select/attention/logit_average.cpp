@@ -151,13 +151,13 @@ std::vector<ParamInfo> logit_average_params() {
                        "weight that the moving average keeps per step; 0: only the current step",
                        "KeepKV eq. (8); its value is not published"),
           integer_param("score_window", "w", 0, 0, kMaxRows,
-                        "an integer in [1, 65536] (so many rows are kept, a number an entry), or "
-                        "0 for the recent budget, at least 8",
-                        "prompt rows before the last that scores begin with; rows: R",
+                        "an integer in [1, 65536] (rows that are kept, one number per entry), or 0 "
+                        "for the recent budget, at least 8",
+                        "prompt rows before the last that initialise scores; rows: R",
                         "KeepKV eq. (8); its value is not published"),
           word_param("gqa", {"mean_s"},
-                     "e^logit of a key that several query heads share: their mean (exact only "
-                     "where each has its own: granularity=query_head)",
+                     "e^logit of a key that several query heads share: their mean (exact only with "
+                     "a key per query head: granularity=query_head)",
                      "KeepKV is multi-head only; ours")};
 }
 
@@ -165,11 +165,12 @@ AxisChoice select_logit_average() {
   AxisChoice choice{
       .axis = "select",
       .name = "logit_average",
-      .params = {number_param("heavy_share", "", 0.8, 0, 1, "a number in [0, 1]",
-                              "share of the budget kept by score, sinks within; the rest is recent",
-                              "KeepKV, released configurations (4:1)"),
+      .params = {number_param(
+                     "heavy_share", "", 0.8, 0, 1, "a number in [0, 1]",
+                     "share of the budget kept by score, including sinks; the rest is recent",
+                     "KeepKV, released configurations (4:1)"),
                  integer_param("sinks", "", 4, 0, kManyEntries, "an integer >= 0",
-                               "first tokens kept for good", "KeepKV, released code")},
+                               "first tokens that are always kept", "KeepKV, released code")},
       .make = &resolve_average_rule};
   for (ParamInfo& info : logit_average_params()) choice.params.push_back(std::move(info));
   return choice;

@@ -148,7 +148,7 @@ class PeriodicRule final : public ScoredRule {
 std::shared_ptr<const SelectRule> resolve_periodic(MethodResolver& resolver) {
   if (resolver.budget()) {
     resolver.refuse(
-        "it leaves the prompt whole and takes no budget of it; set target, the entries after a "
+        "it leaves the prompt whole and takes no budget; set target, the entries after a "
         "compression");
   }
   if (resolver.choice("budget") != "none") {

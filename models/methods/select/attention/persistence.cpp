@@ -233,8 +233,8 @@ class PersistenceRule final : public SelectRule {
 std::shared_ptr<const SelectRule> make_percentile(MethodResolver& resolver) {
   if (resolver.choice("budget") != "uniform") {
     resolver.refuse(
-        fmt::format("variant=percentile keeps what is above a percentile, however much it is: "
-                    "expected no budget, got budget={}",
+        fmt::format("variant=percentile keeps all entries above a percentile: expected no budget, "
+                    "got budget={}",
                     resolver.choice("budget")));
   }
   resolver.set_entries(kNoLimit);
@@ -277,25 +277,27 @@ AxisChoice select_persistence() {
   AxisChoice choice{
       .axis = "select",
       .name = "persistence",
-      .params = {word_param("variant", {"paper", "percentile"},
-                            "lows counted under a budget, or what was above a percentile of its "
-                            "row stays, without one",
-                            "Scissorhands' text against its released simulation"),
-                 integer_param("recent", "r", 10, 0, kManyEntries, "an integer >= 0",
-                               "last tokens kept whatever their counts",
-                               "Scissorhands, by a second implementation"),
-                 integer_param("history_steps", "w", 400, 1, kMaxRows, kRowsRange,
-                               "rows in which an entry's lows are counted",
-                               "Scissorhands, by a second implementation"),
-                 word_param(
-                     "history", {"window", "cumulative"},
-                     "lows of the last history_steps rows (a bit each), or all since the beginning "
-                     "(a 16 bit count)",
-                     "Scissorhands section 4; the count is cheaper"),
-                 number_param("drop", "m/B", 0.5, 1e-6, 1.0, "a number in (0, 1]",
-                              "share of the budget that leaves at once, at most all but the recent",
-                              "Scissorhands: m = 0.5 B"),
-                 score_exec_param()},
+      .params =
+          {word_param("variant", {"paper", "percentile"},
+                      "lows are counted with a budget, or entries above a percentile of their row "
+                      "are kept without one",
+                      "Scissorhands' text against its released simulation"),
+           integer_param("recent", "r", 10, 0, kManyEntries, "an integer >= 0",
+                         "last tokens kept regardless of their counts",
+                         "Scissorhands, by a second implementation"),
+           integer_param("history_steps", "w", 400, 1, kMaxRows, kRowsRange,
+                         "rows in which an entry's lows are counted",
+                         "Scissorhands, by a second implementation"),
+           word_param(
+               "history", {"window", "cumulative"},
+               "lows of the last history_steps rows (a bit each), or all since the beginning "
+               "(a 16 bit count)",
+               "Scissorhands section 4; the count is cheaper"),
+           number_param(
+               "drop", "m/B", 0.5, 1e-6, 1.0, "a number in (0, 1]",
+               "share of the budget that is evicted at once, at most all entries except the recent",
+               "Scissorhands: m = 0.5 B"),
+           score_exec_param()},
       .make = &resolve_persistence};
   for (ParamInfo& info : pivotal_params()) {
     info.help += " (variant=percentile)";

@@ -32,9 +32,9 @@ std::shared_ptr<const Scorer> content_scorer(MethodResolver& resolver) {
 
 std::vector<ParamInfo> content_scorer_params() {
   std::vector<ParamInfo> params = lagkv_params();
-  params.insert(params.begin(), word_param("scorer", {"keydiff", "knorm", "lagkv", "random"},
-                                           "what tokens are scored by",
-                                           "kvpress, any ScorerPress without queries"));
+  params.insert(params.begin(),
+                word_param("scorer", {"keydiff", "knorm", "lagkv", "random"},
+                           "scorer of the tokens", "kvpress, any ScorerPress without queries"));
   return params;
 }
 
@@ -259,7 +259,7 @@ std::shared_ptr<const SelectRule> make_blocks(MethodResolver& resolver) {
 AxisChoice select_within_chunks() {
   std::vector<ParamInfo> params = content_scorer_params();
   params.push_back(integer_param("chunk_tokens", "", 1024, 1, kManyEntries, "an integer >= 1",
-                                 "tokens of a run that is scored and cut by itself",
+                                 "tokens of a run that is scored and cut separately",
                                  "kvpress, ChunkPress chunk_length"));
   return scored_choice("within-chunks", std::move(params), &make_chunks);
 }
@@ -267,7 +267,7 @@ AxisChoice select_within_chunks() {
 AxisChoice select_block_wise() {
   std::vector<ParamInfo> params = content_scorer_params();
   params.push_back(integer_param("block", "", 128, 1, kManyEntries, "an integer >= 1",
-                                 "tokens that join what is kept at a time",
+                                 "tokens added to the kept tokens at a time",
                                  "kvpress, BlockPress block_size"));
   return scored_choice("block-wise", std::move(params), &make_blocks);
 }

@@ -158,7 +158,7 @@ class PivotalRule final : public SelectRule {
 
 std::shared_ptr<const SelectRule> resolve_pivotal(MethodResolver& resolver) {
   if (resolver.choice("budget") != "none") {
-    resolver.refuse("select=pivotal keeps what is above a percentile: expected budget=none");
+    resolver.refuse("select=pivotal keeps all entries above a percentile: expected budget=none");
   }
   return make_pivotal(resolver);
 }
@@ -168,8 +168,8 @@ std::shared_ptr<const SelectRule> resolve_pivotal(MethodResolver& resolver) {
 std::shared_ptr<const SelectRule> make_pivotal(MethodResolver& resolver) {
   if (resolver.budget()) {
     resolver.refuse(
-        "what is above the percentile stays, however much it is: it takes no budget (the paper's "
-        "rule, variant=paper of scissorhands, does)");
+        "it keeps all entries above a percentile and takes no budget (the paper's rule, "
+        "variant=paper of scissorhands, does)");
   }
   return std::make_shared<PivotalRule>(
       PivotalSettings{.percentile = resolver.number("percentile"),
@@ -181,15 +181,15 @@ std::shared_ptr<const SelectRule> make_pivotal(MethodResolver& resolver) {
 std::vector<ParamInfo> pivotal_params() {
   const std::string source = "Scissorhands, released simulation";
   return {number_param("percentile", "", 0.9, 0, 1.0, "a number in [0, 1]",
-                       "of its row, above which an entry is pivotal", source),
+                       "percentile of its row above which an entry is pivotal", source),
           integer_param("lru_window", "", 400, 1, kMaxRows, kRowsRange,
                         "steps for which a pivotal entry stays",
-                        source + "; the paper's history for want of a printed value"),
+                        source + "; the paper's history, as no value is published"),
           integer_param("position_window", "", 10, 1, kManyEntries, "an integer >= 1",
-                        "last tokens kept whatever their attention",
-                        source + "; the paper's recent tokens for want of a printed value"),
+                        "last tokens kept regardless of their attention",
+                        source + "; the paper's recent tokens, as no value is published"),
           integer_param("start_step", "", 100, 0, kManyEntries, "an integer >= 0",
-                        "position before which nothing is judged or leaves", source)};
+                        "position before which nothing is judged or evicted", source)};
 }
 
 AxisChoice select_pivotal() {

@@ -270,10 +270,10 @@ class PyramidRule final : public SelectRule {
 
 std::shared_ptr<const SelectRule> resolve_pyramid_infer(MethodResolver& resolver) {
   if (resolver.choice("budget") != "nested") {
-    resolver.refuse(fmt::format(
-        "its layers keep a part of what the layer before kept, so budget={} has no meaning "
-        "(expected budget=nested)",
-        resolver.choice("budget")));
+    resolver.refuse(
+        fmt::format("each layer keeps a part of the previous layer's tokens, so budget={} has no "
+                    "meaning (expected budget=nested)",
+                    resolver.choice("budget")));
   }
   if (resolver.choice("share") != "none") {
     resolver.refuse(
@@ -323,9 +323,8 @@ std::shared_ptr<const SelectRule> resolve_pyramid_infer(MethodResolver& resolver
     }
     if (delta < 0) {
       resolver.refuse(fmt::format(
-          "a budget of {} entries a layer cannot be kept: with recent={} and min_context={} the "
-          "layers hold {:.1f} on average at the least (expected a smaller recent or a larger "
-          "budget)",
+          "a budget of {} entries per layer cannot be met: with recent={} and min_context={} the "
+          "layers hold at least {:.1f} on average (expected a smaller recent or a larger budget)",
           resolver.entries(), to_text(resolver.number("recent")), schedule.min_context,
           static_cast<double>(min) / settings.n_layers));
     }
@@ -343,37 +342,38 @@ AxisChoice select_pyramid_infer() {
       .name = "pyramidinfer",
       .params =
           {number_param("delta", "", 0.9, 0, 1, "a number in [0, 1]",
-                        "share of its context that the last layer passes on; a budget solves it",
+                        "share of its context that the last layer passes on; solved from a budget",
                         code + "; 0.8 for 13B"),
            number_param("recent", "", 0.2, 0, 1, "a number in [0, 1]",
                         "share of the prompt's last tokens that stay in every layer and score the "
                         "others",
                         code),
-           integer_param("recent_tokens", "", 0, 0, 0, "0: it follows from recent",
-                         "tokens that recent comes to: int(recent s) + 1", code),
+           integer_param("recent_tokens", "", 0, 0, 0, "0: derived from recent",
+                         "tokens that correspond to recent: int(recent s) + 1", code),
            integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
-                         "first tokens kept for good", code + "; 64 in the class", {"sinks"}),
+                         "first tokens that are always kept", code + "; 64 in the class",
+                         {"sinks"}),
            integer_param("min_context", "", 64, 0, kManyEntries, "an integer >= 0",
                          "a layer's older tokens are not cut to this number or less", code),
            integer_param("interval", "", 1, 1, 1024, "an integer in [1, 1024]",
                          "layers between two cuts", code + "; 2 for 13B, 3 for 70B"),
            number_param("last_weight", "", 1.2, 0, 1e6, "a number >= 0",
-                        "weight of the last query's attention, the first of the window has 1",
+                        "weight of the last query's attention; the first of the window has 1",
                         code),
            word_param("schedule", {"cosine", "linear", "constant"},
                       "how the share passed on falls from 1 to delta over the layers",
                       code + "; its linear schedule is overwritten by the constant"),
-           number_param("decay", "", 0.1, 0, 1, "a number in [0, 1]",
-                        "of the generated tokens kept in the first layer, the share kept towards "
-                        "the last",
-                        code),
+           number_param(
+               "decay", "", 0.1, 0, 1, "a number in [0, 1]",
+               "share of the first layer's generated tokens that is kept towards the last layer",
+               code),
            number_param("compress", "", 0.9, 0, 1, "a number in [0, 1]",
                         "share of the generated tokens kept in the first layer", code),
            integer_param("exceed", "", 16, 1, 1 << 20, "an integer >= 1",
                          "generated tokens that are thinned at once", code),
            word_param("growth", {"layer", "total"},
-                      "what a layer's growth is counted in: its own tokens, or all tokens seen, "
-                      "which thins deep layers at every step",
+                      "unit of a layer's growth: its own tokens, or all tokens seen, which thins "
+                      "deep layers at every step",
                       "PyramidInfer; its port to newer transformers")},
       .make = &resolve_pyramid_infer};
 }

@@ -105,10 +105,8 @@ std::shared_ptr<const SelectRule> resolve_r_kv(MethodResolver& resolver) {
   }
   const std::int64_t kernel = resolver.integer("kernel");
   if (kernel % 2 == 0) {
-    resolver.refuse(
-        fmt::format("kernel: expected an odd integer, so that as much is pooled on either side "
-                    "(R-KV), got {}",
-                    kernel));
+    resolver.refuse(fmt::format(
+        "kernel: expected an odd integer, so that pooling is symmetric (R-KV), got {}", kernel));
   }
   const bool by_share = resolver.word("retain_direction").ends_with("_percent");
   return make_periodic(
@@ -138,11 +136,12 @@ AxisChoice select_r_kv() {
                               "weight of importance against redundancy",
                               "R-KV, released code; 0.1 in its scripts", {"lambda"}),
                  number_param("threshold", "", 0.5, -1, 1, "a number in [-1, 1]",
-                              "cosine above which keys are too like", source),
+                              "cosine above which keys are too similar", source),
                  word_param("retain_direction", {"last", "first", "last_percent", "first_percent"},
-                            "which of the keys too like another is spared", source),
+                            "which of the keys that are too similar is spared", source),
                  number_param("retain_ratio", "", 0.1, 0, 1, "a number in [0, 1]",
-                              "share of the entries spared by the two percentages", source),
+                              "share of the entries spared by last_percent and first_percent",
+                              source),
                  integer_param("divide_length", "", 128, 1, kManyEntries, "an integer >= 1",
                                "decode steps between compressions", source)},
       .make = &resolve_r_kv};

@@ -136,8 +136,8 @@ class RecurrenceRule final : public SelectRule {
 std::shared_ptr<const SelectRule> resolve_recurrence(MethodResolver& resolver) {
   if (resolver.budget()) {
     resolver.refuse(
-        "it leaves the prompt whole until the first eviction and takes no budget of it; set limit, "
-        "the entries after an eviction");
+        "it leaves the prompt whole until the first eviction and takes no budget; set limit, the "
+        "entries after an eviction");
   }
   if (resolver.choice("budget") != "none" || resolver.choice("merge") != "drop") {
     resolver.refuse(
@@ -175,7 +175,7 @@ AxisChoice select_recurrence() {
                  integer_param("window", "W", 175, 1, 1e6, "an integer in [1, 1000000]",
                                "decode steps between evictions, and newest entries that stay",
                                "a reproduction of LazyEviction on MATH-500: 80 % of gaps are "
-                               "shorter; less where the limit is"),
+                               "shorter; less if the limit is less"),
                  number_param("alpha", "alpha", 1e-4, 0, 1, "a number in [0, 1]",
                               "attention above which a step counts as an activation",
                               "a reproduction of LazyEviction; a value per model in the paper")},

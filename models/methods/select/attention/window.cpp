@@ -167,12 +167,13 @@ AxisChoice select_window() {
                  word_param("pool", {"max", "avg"}, "pooling of the votes over positions",
                             "SnapKV: max in the LongBench configurations, avg in the class"),
                  integer_param("cap", "", 1024, 1, kManyEntries, "an integer >= 1",
-                               "entries the prompt leaves, where no budget is given",
+                               "entries kept of the prompt if no budget is given",
                                "SnapKV, LongBench configurations; PyramidKV's 512", {"capacity"}),
-                 integer_param("ring", "", 0, kRingOfCap, kManyEntries,
-                               "an integer >= 0, 0 for all, or -1 for as many as the prompt leaves",
-                               "generated tokens that stay, the newest",
-                               "SnapStream, which publishes no size; SnapKV keeps all"),
+                 integer_param(
+                     "ring", "", 0, kRingOfCap, kManyEntries,
+                     "an integer >= 0, 0 for all, or -1 for the number kept of the prompt",
+                     "newest generated tokens that are kept",
+                     "SnapStream, which publishes no size; SnapKV keeps all"),
                  prompt_positions_param()},
       .make = &resolve_window};
 }

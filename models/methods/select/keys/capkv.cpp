@@ -127,7 +127,7 @@ AxisChoice select_capkv() {
        integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
                      "first tokens that stay out of the sums and are kept", source),
        integer_param("n_future_positions", "", 512, 1, 1e6, "an integer in [1, 1000000]",
-                     "positions from the next on whose mean rotation the mean query takes", source),
+                     "next positions whose mean rotation is applied to the mean query", source),
        number_param("epsilon", "", 1e-6, 0, 1, "a number in [0, 1]",
                     "added to the weights in the matrix", source)},
       &resolve_capkv);

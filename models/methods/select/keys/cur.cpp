@@ -84,9 +84,9 @@ AxisChoice select_cur() {
       {integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
                      "first tokens that are kept", source, {"num_sinks"}),
        integer_param("local_window", "", 16, 1, kManyEntries, "an integer >= 1",
-                     "tokens over which norms are shares", source, {"local_window_size"}),
+                     "tokens over which norms are normalised", source, {"local_window_size"}),
        word_param("leverage", {"product", "key", "value", "avg"},
-                  "norms of keys times those of values, of one alone, or their mean", source)},
+                  "norms of keys times norms of values, only one of them, or their mean", source)},
       &resolve_cur);
 }
 

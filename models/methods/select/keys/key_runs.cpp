@@ -194,10 +194,10 @@ std::shared_ptr<const SelectRule> resolve_key_runs(MethodResolver& resolver) {
   // Every protected token may end a run, and each run needs an entry.
   if (fit && settings.recent + 2 * settings.top + 1 > resolver.entries() &&
       resolver.entries() < resolver.prompt()) {
-    resolver.refuse(fmt::format(
-        "a budget of {} entries cannot be kept for sure with {} recent and {} top tokens protected "
-        "(expected recent + 2 top + 1 of them at most)",
-        resolver.entries(), settings.recent, settings.top));
+    resolver.refuse(
+        fmt::format("a budget of {} entries cannot be guaranteed with {} recent and {} top tokens "
+                    "protected (expected at least recent + 2 top + 1)",
+                    resolver.entries(), settings.recent, settings.top));
   }
   return std::make_shared<KeyRunsRule>(settings);
 }
@@ -208,14 +208,14 @@ AxisChoice select_key_runs() {
   return {.axis = "select",
           .name = "key_runs",
           .params = {number_param("epsilon", "eps", 0.75, -1, 1, "a number in [-1, 1]",
-                                  "cosine of neighbouring keys above which they share a run; a "
-                                  "budget chooses it by head",
+                                  "cosine of neighbouring keys above which they share a run; "
+                                  "chosen per head if a budget is given",
                                   "KVMerger, ablation"),
                      number_param("recent_share", "", 0.17, 0, 1, "a number in [0, 1]",
-                                  "share of the prompt kept as it is at its end",
+                                  "share of the prompt kept unmerged at its end",
                                   "KVMerger at half the cache; a smaller budget lowers it"),
                      number_param("top_share", "", 0.12, 0, 1, "a number in [0, 1]",
-                                  "share of the prompt kept as it is for its attention",
+                                  "share of the prompt kept unmerged for its attention",
                                   "KVMerger at half the cache; a smaller budget lowers it")},
           .make = &resolve_key_runs};
 }

@@ -94,8 +94,8 @@ ParamInfo chunk_param() {
 }
 ParamInfo padding_param() {
   return word_param("padding", {"masked", "zeros"},
-                    "a last chunk that is not full: as long as its tokens, or filled with keys and "
-                    "queries of zeros that count",
+                    "a partial last chunk: as long as its tokens, or padded with zero keys and "
+                    "queries that count",
                     "masked: kvpress 15a267d; zeros: kvpress 0.5.4");
 }
 

@@ -201,8 +201,7 @@ class TriRule final : public SelectRule {
 std::shared_ptr<const SelectRule> resolve_triattention(MethodResolver& resolver) {
   if (resolver.budget()) {
     resolver.refuse(
-        "it leaves the prompt whole and takes no budget of it; set limit, the entries after a "
-        "round");
+        "it leaves the prompt whole and takes no budget; set limit, the entries after a round");
   }
   if (resolver.choice("budget") != "none") {
     resolver.refuse("its limit is the same in every head: expected budget=none");
@@ -235,29 +234,30 @@ AxisChoice select_triattention() {
   return {
       .axis = "select",
       .name = "triattention",
-      .params = {integer_param("limit", "B", 2048, 1, kManyEntries, "an integer >= 1",
-                               "entries after a round", source + ": 2048; 512 for a Llama-8B",
-                               {"kv_budget"}),
-                 integer_param("interval", "", 128, 1, kManyEntries, "an integer >= 1",
-                               "tokens between rounds", source, {"divide_length"}),
-                 word_param("trigger", {"multiple", "slack"},
-                            "a round when the sequence is a multiple of the interval, or when the "
-                            "cache is the interval above its limit",
-                            source + "; its scripts set slack"),
-                 word_param("prompt_tokens", {"on_top", "counted", "cut"},
-                            "the prompt is held on top of the limit, counted in it, or chosen from "
-                            "like other tokens",
-                            "on_top: TensorRT-LLM; counted: the authors' scripts; cut: their "
-                            "plugin for vLLM"),
-                 integer_param("window", "w", 0, 0, kManyEntries, "an integer >= 0",
-                               "last tokens that always stay",
-                               "TriAttention, plugin for vLLM: 128; others 0"),
-                 flag_param("normalize", true,
-                            "scores of each query head with mean 0 and deviation 1",
-                            "TriAttention, scripts"),
-                 word_param("heads", {"max", "mean"}, "over the query heads that share a KV head",
-                            source),
-                 word_param("offsets", {"mean", "max"}, "over the 17 distances ahead", source)},
+      .params =
+          {integer_param("limit", "B", 2048, 1, kManyEntries, "an integer >= 1",
+                         "entries after a round", source + ": 2048; 512 for a Llama-8B",
+                         {"kv_budget"}),
+           integer_param("interval", "", 128, 1, kManyEntries, "an integer >= 1",
+                         "tokens between rounds", source, {"divide_length"}),
+           word_param("trigger", {"multiple", "slack"},
+                      "a round when the sequence length is a multiple of the interval, or when the "
+                      "cache exceeds its limit by the interval",
+                      source + "; its scripts set slack"),
+           word_param(
+               "prompt_tokens", {"on_top", "counted", "cut"},
+               "the prompt is held on top of the limit, counted in it, or cut like other tokens",
+               "on_top: TensorRT-LLM; counted: the authors' scripts; cut: their "
+               "plugin for vLLM"),
+           integer_param("window", "w", 0, 0, kManyEntries, "an integer >= 0",
+                         "last tokens that are always kept",
+                         "TriAttention, plugin for vLLM: 128; others 0"),
+           flag_param("normalize", true,
+                      "standardise scores of each query head to mean 0 and deviation 1",
+                      "TriAttention, scripts"),
+           word_param("heads", {"max", "mean"},
+                      "reduction over the query heads that share a KV head", source),
+           word_param("offsets", {"mean", "max"}, "reduction over the 17 distances ahead", source)},
       .make = &resolve_triattention,
       .takes_budget = false};
 }

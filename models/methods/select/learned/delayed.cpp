@@ -143,7 +143,7 @@ class DelayedRule final : public SelectRule {
 
 void refuse_query_heads(MethodResolver& resolver) {
   if (resolver.word("granularity") == "query_head") {
-    resolver.refuse("its decisions are one a KV head: expected granularity=kv_head");
+    resolver.refuse("it decides per KV head: expected granularity=kv_head");
   }
 }
 
@@ -228,7 +228,7 @@ std::shared_ptr<const SelectRule> make_kvzap(MethodResolver& resolver) {
 std::shared_ptr<const SelectRule> make_dms(MethodResolver& resolver) {
   refuse_query_heads(resolver);
   if (resolver.budget()) {
-    resolver.refuse("what leaves was decided by the retrofitted model: it takes no budget");
+    resolver.refuse("the retrofitted model decides evictions: it takes no budget");
   }
   DelayedSettings settings;
   settings.source = ScoreSource::kEvictBit;
@@ -241,9 +241,10 @@ std::shared_ptr<const SelectRule> make_dms(MethodResolver& resolver) {
 }
 
 ParamInfo window_param(std::int64_t value, std::string source) {
-  return integer_param("window", "w", value, 0, kManyEntries, "an integer >= 0",
-                       "last tokens that always attend; a token is judged when it leaves them",
-                       std::move(source));
+  return integer_param(
+      "window", "w", value, 0, kManyEntries, "an integer >= 0",
+      "last tokens that are always attended to; a token is judged when it leaves this window",
+      std::move(source));
 }
 
 }  // namespace
@@ -253,31 +254,31 @@ AxisChoice select_kvzap() {
   return {
       .axis = "select",
       .name = "kvzap",
-      .params = {number_param("threshold", "tau", -4, -kAny, kAny, "a number",
-                              "log score below which a token leaves; a budget solves it instead",
-                              "KVzap: -3 to -6 for Qwen3-8B (-4 in its README), -6 to -9 for "
-                              "Llama-3.1-8B",
-                              {"tau"}),
-                 window_param(128, "KVzap"),
-                 flag_param("decoding", true, "whether tokens are judged in decode too",
-                            "the method; off by default in kvpress"),
-                 word_param(
-                     "kvzap_source", {"auto", "surrogate", "trace", "oracle", "ridge"},
-                     "where log scores come from: a surrogate's weights on the hidden states, "
-                     "score.kvzap of the trace, KVzip+ of its repeat, or a linear fit on a "
-                     "calibration trace's repeat; auto: the first of weights, trace and repeat "
-                     "that there is (the result says which)",
-                     "kvsim"),
-                 path_param("weights", "file of kvsim fit-surrogate, for kvzap_source=surrogate",
-                            "kvsim"),
-                 path_param("calibration", "trace with a repeat, for kvzap_source=ridge", "kvsim"),
-                 word_param("model", {"mlp", "linear"}, "shape of the surrogate, for its cost",
-                            "KVzap"),
-                 integer_param("surrogate_width", "D_m", 0, 0, kManyEntries,
-                               "an integer >= 1, or 0 for D/8",
-                               "inner width of an mlp, for its cost", "KVzap: D/8"),
-                 word_param("kvzip_plus_norm", {"post_norm", "residual"},
-                            "as of kvzip-plus, for kvzap_source=oracle", "kvpress")},
+      .params =
+          {number_param(
+               "threshold", "tau", -4, -kAny, kAny, "a number",
+               "log score below which a token is evicted; solved from a budget if one is given",
+               "KVzap: -3 to -6 for Qwen3-8B (-4 in its README), -6 to -9 for "
+               "Llama-3.1-8B",
+               {"tau"}),
+           window_param(128, "KVzap"),
+           flag_param("decoding", true, "whether tokens are judged in decode too",
+                      "the method; off by default in kvpress"),
+           word_param(
+               "kvzap_source", {"auto", "surrogate", "trace", "oracle", "ridge"},
+               "source of log scores: a surrogate's weights on the hidden states, score.kvzap of "
+               "the trace, KVzip+ of its repeat, or a linear fit on a calibration trace's repeat; "
+               "auto: the first available of weights, trace and repeat (shown in the result)",
+               "kvsim"),
+           path_param("weights", "file of kvsim fit-surrogate, for kvzap_source=surrogate",
+                      "kvsim"),
+           path_param("calibration", "trace with a repeat, for kvzap_source=ridge", "kvsim"),
+           word_param("model", {"mlp", "linear"}, "shape of the surrogate, for its cost", "KVzap"),
+           integer_param("surrogate_width", "D_m", 0, 0, kManyEntries,
+                         "an integer >= 1, or 0 for D/8", "inner width of an mlp, for its cost",
+                         "KVzap: D/8"),
+           word_param("kvzip_plus_norm", {"post_norm", "residual"},
+                      "as for kvzip-plus, for kvzap_source=oracle", "kvpress")},
       .make = &make_kvzap};
 }
 

@@ -61,15 +61,15 @@ class DmcRule final : public SelectRule {
 std::shared_ptr<const SelectRule> resolve_dmc(MethodResolver& resolver) {
   if (resolver.choice("merge") != "accumulate") {
     resolver.refuse(
-        fmt::format("select=dmc decides what is accumulated into the last entry, so it "
-                    "needs merge=accumulate, not merge={}",
+        fmt::format("select=dmc decides which tokens are accumulated into the last entry: expected "
+                    "merge=accumulate, got merge={}",
                     resolver.choice("merge")));
   }
   if (resolver.word("granularity") == "query_head") {
-    resolver.refuse("its decisions are one a KV head: expected granularity=kv_head");
+    resolver.refuse("it decides per KV head: expected granularity=kv_head");
   }
   if (resolver.budget()) {
-    resolver.refuse("what is merged was decided by the retrofitted model: it takes no budget");
+    resolver.refuse("the retrofitted model decides merges: it takes no budget");
   }
   return std::make_shared<DmcRule>();
 }

@@ -100,7 +100,7 @@ class RepeatRule final : public SelectRule {
 template <bool kPlus>
 std::shared_ptr<const SelectRule> resolve_repeat(MethodResolver& resolver) {
   if (resolver.word("granularity") == "query_head") {
-    resolver.refuse("its scores are one a KV head: expected granularity=kv_head");
+    resolver.refuse("its scores are per KV head: expected granularity=kv_head");
   }
   const auto s = static_cast<double>(resolver.prompt());
   // Global budgets cut one ranking of all heads at the ratio; `entries` is the mean per head,
@@ -171,12 +171,12 @@ std::vector<ParamInfo> shared_params() {
                     "first tokens that are in every chunk's softmax and are kept",
                     "kvpress; the official code keeps the system prompt", {"sinks"}),
       integer_param("carry_over", "", 8, 0, kManyEntries, "an integer >= 0",
-                    "tokens fed before each chunk's own in the repeat, its instruction and the end "
-                    "of the chunk before; a cost, for traces hold a repeat without them",
-                    "KVzip: the last 8 tokens of the chunk before"),
+                    "tokens fed before each chunk in the repeat: its instruction and the end of "
+                    "the previous chunk; costs only, as repeats in traces do not contain them",
+                    "KVzip: the last 8 tokens of the previous chunk"),
       flag_param("protect_prefix", true,
-                 "sinks and tokens before the first repeated one are kept for good; false: "
-                 "kvpress, where a chunk overwrites the sinks' scores",
+                 "sinks and tokens before the first repeated one are always kept; false: kvpress, "
+                 "where a chunk overwrites the sinks' scores",
                  "method catalogue, section 6"),
       word_param("kvzip_source", {"repeat", "trace"},
                  "scores from the trace's repeat segment, or those stored in the trace", "kvsim")};
@@ -193,7 +193,7 @@ AxisChoice select_kvzip_plus() {
   std::vector<ParamInfo> params = shared_params();
   params.push_back(word_param(
       "kvzip_plus_norm", {"post_norm", "residual"},
-      "length of the repeat token's state that its attention is divided by: of the normed input of "
+      "norm of the repeat token's state by which its attention is divided: of the normed input of "
       "attention, or of the residual stream (from score.residual_norm in the trace)",
       "kvpress; KVzip+ as described"));
   return {.axis = "select",
