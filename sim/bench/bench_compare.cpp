@@ -91,7 +91,7 @@ BenchComparison compared(const Field& point, const BenchRun& run) {
     const double here = *all / *requests;
     if (here <= kAlike * *tokens && *tokens <= kAlike * here) return;
     out.notes.push_back(
-        fmt::format("{}: {} tokens of a request are {:.0f} on average, those of the result {:.0f}",
+        fmt::format("{}: {} tokens per request are {:.0f} on average, but {:.0f} in the result",
                     run.place, what, *tokens, here));
   };
   same("prompt_tokens", run.input_tokens, "prompt");

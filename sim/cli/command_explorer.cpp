@@ -14,12 +14,13 @@ namespace kvsim {
 namespace {
 
 int run_explorer(const Arguments& arguments) {
-  arguments.expect_words(0, 0, "no words: -o FILE.html says where the page goes");
+  arguments.expect_words(0, 0, "only options: -o FILE.html names the page");
   const auto out = arguments.value("out");
-  if (!out) throw InputError{"explorer: expected -o FILE.html, where the page goes"};
+  if (!out) throw InputError{"explorer: expected -o FILE.html for the page"};
   if (explorer_core().empty()) {
     throw InputError{
-        "explorer: this build of kvsim has none, because it was made without Emscripten. In a "
+        "explorer: this build of kvsim does not contain it, because it was made without "
+        "Emscripten. In a "
         "clone "
         "./kv explorer installs it, builds and writes out/explorer.html; by hand: package "
         "emscripten, "
@@ -40,7 +41,7 @@ Command explorer_command() {
           .summary = "write an interactive planning page that works offline",
           .usage = "kvsim explorer -o FILE.html",
           .examples = "kvsim explorer -o explorer.html",
-          .options = {{"out", 'o', "FILE.html", false, "where the page goes"}},
+          .options = {{"out", 'o', "FILE.html", false, "the page to write"}},
           .run = run_explorer};
 }
 

@@ -39,7 +39,7 @@ struct OtherWord {
 };
 constexpr std::array kOtherWords{
     OtherWord{"serve",
-              "kvsim predicts services and runs none; type `kvsim run --model "
+              "kvsim predicts services but does not run them; type `kvsim run --model "
               "llama-3.1-8b --gpu h100 --rate 2`, or `kvsim plan` with bounds such as "
               "--ttft 2s for the number of GPUs"},
     OtherWord{"simulate", kToRun},
@@ -60,9 +60,9 @@ constexpr std::array kOtherWords{
     OtherWord{"methods",
               "type `kvsim list methods` lists them, `kvsim show method NAME` shows one"},
     OtherWord{"stacks", "type `kvsim list stacks` lists them, `kvsim show stack NAME` shows one"},
-    OtherWord{"info",
-              "type `kvsim show model NAME`, or `kvsim trace info` and `kvsim requests info` of "
-              "files"},
+    OtherWord{
+        "info",
+        "type `kvsim show model NAME`, or `kvsim trace info` and `kvsim requests info` for files"},
 };
 
 /// The error text for `given`, whose nearest known word is `word`; empty if there is no hint.
@@ -124,7 +124,7 @@ int run_help(const Arguments& arguments) {
   arguments.expect_words(0, 2, "a command");
   if (const auto folder = arguments.value("out")) {
     if (!arguments.has("man") || !arguments.words().empty()) {
-      throw InputError{"help: -o is of --man, and of all pages together"};
+      throw InputError{"help: -o needs --man without a command: it writes all pages"};
     }
     write_man_pages(*folder);
     return kDone;
@@ -237,7 +237,7 @@ std::string general_help() {
       "start with: kvsim plan --model llama-3.1-8b --gpu h100 --method snapkv\n"
       "            kvsim run scenarios/zeromerge-a800.json\n"
       "exit status: 0 done (running out of memory is a result), 1 the answer is \"does\n"
-      "             not fit\", 2 bad input, 3 a fault of kvsim\n";
+      "             not fit\", 2 bad input, 3 a bug in kvsim\n";
   return out;
 }
 
@@ -267,17 +267,16 @@ std::string command_help(const Command& command) {
 }
 
 Command help_command() {
-  return {
-      .name = "help",
-      .summary = "print this text, or the help of a command",
-      .usage = "kvsim help [COMMAND] [--man [-o DIR]]",
-      .examples =
-          "kvsim help replay\n"
-          "kvsim help --man run | man -l -",
-      .options = {{"man", 0, "", false, "as a manual page (roff)"},
-                  {"out", 'o', "DIR", false, "with --man: write the pages of all commands there",
-                   Option::Values::kFolders}},
-      .run = run_help};
+  return {.name = "help",
+          .summary = "print this text, or the help of a command",
+          .usage = "kvsim help [COMMAND] [--man [-o DIR]]",
+          .examples =
+              "kvsim help replay\n"
+              "kvsim help --man run | man -l -",
+          .options = {{"man", 0, "", false, "as a manual page (roff)"},
+                      {"out", 'o', "DIR", false, "with --man: folder for the pages of all commands",
+                       Option::Values::kFolders}},
+          .run = run_help};
 }
 
 }  // namespace kvsim

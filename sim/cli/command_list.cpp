@@ -112,7 +112,7 @@ std::string models_table(const std::vector<Llm>& llms, std::size_t width) {
                {"parameters"},
                {"layers"},
                {"KV heads"},
-               {"cache a token"},
+               {"cache/token"},
                {"context"}}};
   for (const Llm& llm : llms) {
     // Use the first layer with attention: others may have a recurrent state or only experts.
@@ -127,7 +127,7 @@ std::string models_table(const std::vector<Llm>& llms, std::size_t width) {
          to_text(cache_bytes_per_token(llm, default_kv_dtype(llm, llm.published_dtype)).all_layers),
          with_commas(llm.max_positions)});
   }
-  return table.str(width) + "cache a token: all layers, in the format the model computes in\n";
+  return table.str(width) + "cache/token: all layers, in the format of the model's computation\n";
 }
 
 std::string gpus_table(const std::vector<Gpu>& gpus, std::size_t width) {
@@ -147,7 +147,8 @@ std::string methods_text(const std::vector<MethodInfo>& methods, std::size_t wid
               fmt::format("{}; holds {} entries; available in {}", method.summary, method.size_law,
                           availability_titles(availability_of(method.name))));
   }
-  return facts.str(width) + "\nT tokens so far, B the budget; `kvsim show method NAME` says more\n";
+  return facts.str(width) +
+         "\nT: tokens so far, B: the budget; `kvsim show method NAME` has the details\n";
 }
 
 std::string stacks_text(const std::vector<Stack>& stacks, std::size_t width) {
@@ -207,18 +208,17 @@ std::string list_text(CatalogueKind kind, std::string_view part, std::size_t wid
 }
 
 int run_list(const Arguments& arguments) {
-  arguments.expect_words(
-      1, 2,
-      "a catalogue (models, gpus, methods, stacks, calibrations, devices) and at "
-      "most a part of names");
+  arguments.expect_words(1, 2,
+                         "a catalogue (models, gpus, methods, stacks, calibrations, devices) and "
+                         "at most one part of a name");
   const CatalogueKind kind = parse_kind(arguments.words().front());
   const std::string part = arguments.words().size() > 1 ? arguments.words()[1] : "";
   if (kind == CatalogueKind::kDevice && !part.empty()) {
-    throw InputError{"list devices: expected no part of names, got \"" + part + "\""};
+    throw InputError{"list devices: expected no part of a name, got \"" + part + "\""};
   }
   if (arguments.has("markdown")) {
     if (kind != CatalogueKind::kMethod || arguments.has("json") || !part.empty()) {
-      throw InputError{"list: --markdown is of all methods, without --json"};
+      throw InputError{"list: --markdown is only for all methods, without --json"};
     }
     write_out(methods_markdown());
     return kDone;
@@ -236,7 +236,7 @@ Command list_command() {
           .usage =
               "kvsim list CATALOGUE [PART] [--json | --markdown]\n"
               "  CATALOGUE  models, gpus, methods, stacks, calibrations or devices\n"
-              "  PART       of the names to list; case, \"_\" and blanks do not matter",
+              "  PART       part of the names to list; case, \"_\" and blanks do not matter",
           .examples =
               "kvsim list gpus\n"
               "kvsim list models qwen3\n"

@@ -127,11 +127,12 @@ int answer_plan(const Arguments& arguments, bool by_options) {
     scenario = read_scenario(file, changes);
   }
   if (!scenario.plan) {
-    throw InputError{fmt::format("{}: has no \"plan\": what is to be answered (docs/plan.md)",
-                                 by_options ? std::string{"options"} : arguments.words().front())};
+    throw InputError{
+        fmt::format("{}: has no \"plan\", which lists the questions to answer (docs/plan.md)",
+                    by_options ? std::string{"options"} : arguments.words().front())};
   }
   if (arguments.has("quality") && !arguments.has("max-loss")) {
-    throw InputError{"plan: --quality is for --max-loss"};
+    throw InputError{"plan: --quality needs --max-loss"};
   }
   if (const auto loss = arguments.value("max-loss")) (void)read_share("--max-loss", *loss);
   std::optional<fs::path> folder;
@@ -181,7 +182,7 @@ int answer_plan(const Arguments& arguments, bool by_options) {
     write_out(quality_text(quality, arguments.value("max-loss").value_or("")));
   }
   if (plan.not_searched > 0) {
-    write_err(fmt::format("kvsim: {} of {} candidates are missing; all of them: {}\n",
+    write_err(fmt::format("kvsim: {} of {} candidates are missing; to compute everything: {}\n",
                           plan.not_searched, plan.candidates.size(), command_line()));
     return interrupted_status();
   }
@@ -203,13 +204,13 @@ int run_plan_job(const Arguments& given) {
 
 Command plan_command() {
   std::vector<Option> options = scenario_command_options(
-      "results folder (kvsim-out/NAME; of options, none without it)", "kvsim.plan/1");
+      "results folder (kvsim-out/NAME; none if the scenario is made of options)", "kvsim.plan/1");
   options.push_back({"beyond-positions", 0, "", false,
                      "allow sequences longer than the positions that the model declares"});
   options.push_back({"max-loss", 0, "SHARE", false,
-                     "say of each method whether measured scores stay within this loss: 1%"});
+                     "report for each method whether measured scores stay within this loss: 1%"});
   options.push_back(
-      {"quality", 0, "FILE", true, "tables of measured scores for it (docs/quality.md)"});
+      {"quality", 0, "FILE", true, "tables of measured scores for --max-loss (docs/quality.md)"});
   return {.name = "plan",
           .summary = "find the longest context, largest batch, highest rate, fewest GPUs, and cost",
           .usage =

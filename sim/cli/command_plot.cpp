@@ -52,11 +52,10 @@ fs::path figures_of(const fs::path& result) {
   if (scripts) {
     throw InputError{
         fmt::format("{}: scripts of figures (*.gp) without their documents (*{}): an older kvsim "
-                    "drew them, and "
-                    "scripts of others are not run; run the scenario again",
+                    "drew them, and foreign scripts are not run; run the scenario again",
                     result.string(), kFigureSuffix)};
   }
-  throw InputError{fmt::format("{}: no results folder with figures: there is no figures/*{} in it",
+  throw InputError{fmt::format("{}: not a results folder with figures: it contains no figures/*{}",
                                result.string(), kFigureSuffix)};
 }
 
@@ -197,8 +196,7 @@ void check_replaceable(const fs::path& folder, const std::vector<std::string>& f
     const std::string document = file.substr(0, file.find('.')) + std::string{kFigureSuffix};
     if (fs::exists(folder / document, status)) continue;
     throw InputError{
-        fmt::format("{}: is there already, and kvsim did not draw it; choose another "
-                    "folder",
+        fmt::format("{}: already exists, and kvsim did not draw it; choose another folder",
                     (folder / file).string())};
   }
 }
@@ -207,14 +205,14 @@ int run_plot(const Arguments& arguments) {
   constexpr std::size_t kMaxResults = 16;
   arguments.expect_words(1, kMaxResults, "a results folder");
   const auto out = arguments.value("out");
-  if (!out) throw InputError{"plot", "-o DIR, where the figures go", "none"};
+  if (!out) throw InputError{"plot", "-o DIR for the figures", "none"};
   const FigureStyle style = read_style(arguments);
   const std::vector<std::string>& results = arguments.words();
   for (const std::string& result : results) {
     std::error_code status;
     if (fs::equivalent(figures_of(result), *out, status) || fs::equivalent(result, *out, status)) {
       throw InputError{
-          fmt::format("{}: holds the figures that are read; another folder is needed", *out)};
+          fmt::format("{}: contains the figures that are read; choose another folder", *out)};
     }
   }
   std::set<std::string> words;  // of parts of bars and bands
@@ -244,29 +242,30 @@ int run_plot(const Arguments& arguments) {
 }  // namespace
 
 Command plot_command() {
-  return {.name = "plot",
-          .summary = "redraw the figures of results: other formats, for a page, several together",
-          .usage =
-              "kvsim plot RESULT… -o DIR [options]\n"
-              "  RESULT  a results folder, or one that plot wrote; of several, the figures\n"
-              "          that all have, each with the lines, marks and bars of all",
-          .examples =
-              "kvsim plot kvsim-out/zeromerge-a800 -o paper --style paper --formats pdf\n"
-              "kvsim plot kvsim-out/a kvsim-out/b -o both --figure memory_vs_length",
-          .options = {{"out", 'o', "DIR", false, "where figures, their data and scripts go",
-                       Option::Values::kFolders},
-                      formats_option(),
-                      {"style",
-                       0,
-                       "STYLE",
-                       false,
-                       "screen, or paper: 8-point text, thin lines, no title (screen)",
-                       Option::Values::kWords,
-                       {"screen", "paper"}},
-                      {"width", 0, "INCHES", false, "of paper: 3.3 is a column, 6.9 a page (6.9)"},
-                      {"figure", 0, "NAME", true, "only these, by name or the start of a name"},
-                      {"quiet", 'q', "", false, "do not list the files"}},
-          .run = run_plot};
+  return {
+      .name = "plot",
+      .summary = "redraw the figures of results: other formats, for paper, several results in one",
+      .usage =
+          "kvsim plot RESULT… -o DIR [options]\n"
+          "  RESULT  a results folder, or one that plot wrote; for several, the figures\n"
+          "          common to all, each with the lines, marks and bars of all",
+      .examples =
+          "kvsim plot kvsim-out/zeromerge-a800 -o paper --style paper --formats pdf\n"
+          "kvsim plot kvsim-out/a kvsim-out/b -o both --figure memory_vs_length",
+      .options = {{"out", 'o', "DIR", false, "folder for figures, their data and scripts",
+                   Option::Values::kFolders},
+                  formats_option(),
+                  {"style",
+                   0,
+                   "STYLE",
+                   false,
+                   "screen, or paper: 8-point text, thin lines, no title (screen)",
+                   Option::Values::kWords,
+                   {"screen", "paper"}},
+                  {"width", 0, "INCHES", false, "for paper: 3.3 is a column, 6.9 a page (6.9)"},
+                  {"figure", 0, "NAME", true, "only these figures, by name or start of a name"},
+                  {"quiet", 'q', "", false, "do not list the files"}},
+      .run = run_plot};
 }
 
 }  // namespace kvsim

@@ -189,7 +189,7 @@ std::string savings_text(const std::vector<MethodSaving>& savings, std::span<con
     // All rows belong to the requested methods, models and tasks.
     const bool has_scores = std::any_of(
         rows.begin(), rows.end(), [](const QualityRow& row) { return row.retained().has_value(); });
-    return fmt::format("largest saving: nothing is known: {}\n",
+    return fmt::format("largest saving: unknown: {}\n",
                        has_scores
                            ? "all rows are of full caches, or of methods that store the whole cache"
                            : "no row has a full score above 0");
@@ -225,7 +225,7 @@ std::string savings_text(const std::vector<MethodSaving>& savings, std::span<con
   return fmt::format(
       "largest saving of cache bytes at a loss of at most {:g} %\n"
       "certain: the 90 % interval of every measured model is above the bound\n"
-      "possible: that of one reaches it\n{}sources and models\n{}",
+      "possible: the interval of at least one model reaches it\n{}sources and models\n{}",
       100.0 * max_loss, table.str(width), evidence);
 }
 
@@ -283,10 +283,11 @@ std::string ranking_text(const ReplayRanking& ranking, std::size_t width) {
     skipped += clean_text(fmt::format("- {}: not compared: {}", error.method, error.reason)) + "\n";
   }
   return fmt::format(
-      "\norder by error{} of a replay, least first; an order and no score\nrank correlation with "
+      "\norder by error{} of a replay, smallest first; this is an order, not a score\nrank "
+      "correlation with "
       "measured losses: {} ({} settings are measured)\n{}{}",
       ranking.at_answers ? " at the answers" : "",
-      ranking.correlation ? fmt::format("{:.2f}", *ranking.correlation) : "not known",
+      ranking.correlation ? fmt::format("{:.2f}", *ranking.correlation) : "unknown",
       ranking.measured, table.str(width), skipped);
 }
 
@@ -408,8 +409,8 @@ int run_quality(const Arguments& arguments) {
   const std::vector<QualityGroup> groups = group_quality(rows);
   const std::vector<MethodSaving> savings = largest_savings(all, model, query);
   if (rows.empty() && savings.empty()) {
-    throw InputError{fmt::format(
-        "quality: none of the {} rows is of these models, methods and tasks", all.size())};
+    throw InputError{fmt::format("quality: none of the {} rows has these models, methods and tasks",
+                                 all.size())};
   }
   std::vector<QualityRow> held_out;
   if (arguments.has("held-out")) held_out = read_quality_files(arguments.values("held-out"));
@@ -487,9 +488,10 @@ Command quality_command() {
   add_saving_options(options);
   options.push_back({"replay", 0, "RESULT", true,
                      "results of kvsim replay: their order, and its rank correlation"});
-  options.push_back({"held-out", 0, "FILE", true, "rows to compare with what FILE... predicts"});
   options.push_back(
-      {"out", 'o', "DIR", false, "draw score over kept bytes there", Option::Values::kFolders});
+      {"held-out", 0, "FILE", true, "rows to compare with the predictions from FILE..."});
+  options.push_back({"out", 'o', "DIR", false, "folder for figures of score over kept bytes",
+                     Option::Values::kFolders});
   options.push_back({"json", 0, "", false, "print JSON (schema kvsim.quality/1)"});
   options.push_back({"quiet", 'q', "", false, "do not print the tables"});
   return {

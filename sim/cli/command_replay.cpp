@@ -132,7 +132,7 @@ int run_loop(const Arguments& arguments) {
        {"trace", "per-step", "per-head", "block-size", "dump-kept", "out", "no-figures",
         "no-report", "formats", "layers", "heads", "steps", "until", "memory"}) {
     if (arguments.has(other)) {
-      throw InputError{fmt::format("--{} does not go with --closed-loop", other)};
+      throw InputError{fmt::format("--{} cannot be combined with --closed-loop", other)};
     }
   }
   const auto prompts = arguments.value("prompts");
@@ -309,8 +309,8 @@ Command replay_command() {
                 "a Python class with score()"},
                method_lib_option(),
                {"budget", 'b', "B", true,
-                "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
-                "each method"},
+                "share of the prompt's cache in (0, 1], or entries per head above 1; each is run "
+                "with each method"},
                {"param", 'p', "NAME=VALUE", true, "a parameter, for the methods that have it"},
                split_option(),
                {"layers", 0, "N", false, "a random sample of layers: means have standard errors"},
@@ -318,7 +318,7 @@ Command replay_command() {
                {"steps", 0, "N", false,
                 "errors of a sample of at most N decode steps, likewise; sizes are of all steps"},
                {"until", 0, "SHARE", false,
-                "1%: more layers until the standard error of every mean error is below it"},
+                "add layers until the standard error of every mean error is below this: 1%"},
                {"closed-loop", 0, "FOLDER", false,
                 "run a decoder instead of a trace: config.json and model.safetensors of a model "
                 "of the Llama family"},
@@ -328,14 +328,15 @@ Command replay_command() {
                {"per-step", 0, "", false, "with --json: the series over decode steps"},
                {"per-head", 0, "", false, "with --json: the means of every head"},
                {"block-size", 0, "N", true,
-                "blocks of a paged cache, in entries: what they hold, free and waste"},
+                "block size of a paged cache, in entries: report held, freed and wasted memory"},
                {"dump-kept", 0, "FILE", false, "write the positions kept at the end, as JSON"},
                {"out", 'o', "DIR", false, "write a results folder with figures"},
-               {"no-figures", 0, "", false, "leave figures and report.html out of it"},
+               {"no-figures", 0, "", false, "leave figures and report.html out of the folder"},
                {"no-report", 0, "", false, "leave report.html out of it"},
                formats_option(),
                {"seed", 0, "N", false, "seed of random methods (0)"},
-               {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
+               {"threads", 'j', "N", false,
+                "threads (0: all of the machine); results do not depend on it"},
                memory_option(),
                {"quiet", 'q', "", false, "no summary, no progress"}},
           .run = run_replay};

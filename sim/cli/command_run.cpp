@@ -117,10 +117,10 @@ void report_missing(const Missing& missing, const std::optional<fs::path>& folde
   std::vector<std::string> what;
   if (missing.points > 0) what.push_back(counted(missing.points, "point"));
   if (missing.replays > 0) what.push_back(counted(missing.replays, "replay"));
-  write_err(fmt::format("kvsim: {} {} missing{}; all of it: {}\n", fmt::join(what, " and "),
-                        missing.points + missing.replays == 1 ? "is" : "are",
-                        folder ? fmt::format("; {} holds the others", folder->string()) : "",
-                        command_line()));
+  write_err(fmt::format(
+      "kvsim: {} {} missing{}; to compute everything: {}\n", fmt::join(what, " and "),
+      missing.points + missing.replays == 1 ? "is" : "are",
+      folder ? fmt::format("; {} holds the others", folder->string()) : "", command_line()));
 }
 
 int write_point_launches(const Arguments& arguments, const Scenario& scenario) {
@@ -177,7 +177,7 @@ int run_run(const Arguments& given) {
     if (has("sweep")) refuse_plan_of_sweep(document, file);
     if (!has("sweep") && !has("plan")) continue;
     if (!several) return has("plan") ? run_plan_job(arguments) : run_scenario_sweep(arguments);
-    throw InputError{fmt::format("{}: has a {}, and must be run on its own", file,
+    throw InputError{fmt::format("{}: has a {} and must be run separately", file,
                                  has("plan") ? "plan" : "sweep")};
   }
   if (asks_for_launch(arguments)) {
@@ -232,9 +232,9 @@ int run_run(const Arguments& given) {
 
 Command run_command() {
   std::vector<Option> options = scenario_command_options(
-      "results folder (kvsim-out/NAME); of several scenarios, its parent", "kvsim.run/1");
+      "results folder (kvsim-out/NAME); for several scenarios, its parent", "kvsim.run/1");
   options.push_back({"verbose", 'v', "", false,
-                     "all tables and notes of the summary, not only what makes the point"});
+                     "all tables and notes of the summary, not only the most important"});
   return {.name = "run",
           .summary =
               "simulate scenarios: static batches and services; memory, time, tables and figures",

@@ -127,7 +127,7 @@ int run_show(const Arguments& arguments) {
       document["entry"] = calibration_json(find_calibration(name));
       break;
     case CatalogueKind::kDevice:
-      throw InputError{"show: devices are no catalogue; `kvsim list devices` says all of them"};
+      throw InputError{"show: devices are not a catalogue; `kvsim list devices` lists them"};
   }
   write_out(arguments.has("json") ? to_file_text(document) : text);
   return kDone;
@@ -138,7 +138,7 @@ int run_show(const Arguments& arguments) {
 Command show_command() {
   return {
       .name = "show",
-      .summary = "show one entry of a catalogue, every figure with its source",
+      .summary = "show one entry of a catalogue, each figure with its source",
       .usage =
           "kvsim show model|gpu|method|stack|calibration NAME [--json]\n"
           "kvsim show model PATH/config.json [--json]\n"
@@ -159,8 +159,8 @@ Command show_command() {
                   {"kv-dtype", 0, "FORMAT", false, "format of the cache (the checkpoint's)",
                    Option::Values::kFormats},
                   {"max-model-len", 0, "TOKENS", false, "longest sequence (the model's)"},
-                  {"max-num-batched-tokens", 0, "N", false, "tokens of one step (8192)"},
-                  {"block-size", 0, "N", false, "tokens of a block (the engine's default)"},
+                  {"max-num-batched-tokens", 0, "N", false, "tokens per step (8192)"},
+                  {"block-size", 0, "N", false, "tokens per block (the engine's default)"},
                   {"draft-tokens", 0, "N", false, "tokens that a speculative step proposes (0)"},
                   {"draft-layers", 0, "N", false, "full layers of the draft head (0)"},
                   {"context-parallel", 0, "N", false,

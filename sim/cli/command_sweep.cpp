@@ -173,7 +173,7 @@ void refuse_options(const Arguments& arguments, const std::vector<std::string>& 
 int run_sweep(const Arguments& arguments) {
   if (!arguments.words().empty()) {
     refuse_options(arguments, {"trace", "method", "budget", "param"},
-                   "is of replays; keys of a scenario are varied by --vary /key=value,value");
+                   "applies to replays; keys of a scenario are varied by --vary /key=value,value");
     return run_scenario_sweep(arguments);
   }
   if (!arguments.has("trace") && !arguments.has("method")) {
@@ -182,7 +182,7 @@ int run_sweep(const Arguments& arguments) {
   }
   refuse_options(arguments,
                  {"set", "skip-bad", "samples", "skip-impossible", "resume", "no-figures"},
-                 "is of scenarios, and a sweep of replays has none");
+                 "applies to scenarios, not to sweeps of replays");
   const std::vector<std::string> traces = read_traces(arguments, "sweep");
   if (!arguments.has("method"))
     throw InputError{"sweep: expected --method NAME; `kvsim help sweep` shows how"};
@@ -265,30 +265,30 @@ Command sweep_command() {
                    "methods, joined by commas, or all (those that have a varied parameter)"},
                   method_lib_option(),
                   {"vary", 'v', "NAME=V,V", true,
-                   "a key of the scenario (/JSON/POINTER), or a parameter of the methods that "
-                   "have it, and its values; each with each"},
+                   "a key of the scenario (/JSON/POINTER), or a parameter of the methods that have "
+                   "it, and its values; all combinations are run"},
                   {"set", 's', "/KEY=VALUE", true, "override a key of the scenario",
                    Option::Values::kKeys},
                   skip_bad_option(),
                   {"samples", 0, "N", false,
                    "N random combinations of a scenario's values instead of all"},
                   {"skip-impossible", 0, "", false,
-                   "list a scenario's points that cannot be instead of refusing the sweep"},
+                   "list invalid points of a scenario instead of refusing the sweep"},
                   {"resume", 0, "", false, "continue the sweep in the results folder"},
                   {"no-figures", 0, "", false, "leave figures and report.html out (scenarios)"},
                   {"no-report", 0, "", false, "leave report.html out"},
                   formats_option(),
                   {"budget", 'b', "B", true,
-                   "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
-                   "each combination"},
-                  {"param", 'p', "NAME=VALUE", true, "a parameter that stays"},
+                   "share of the prompt's cache in (0, 1], or entries per head above 1; each is "
+                   "run with each combination"},
+                  {"param", 'p', "NAME=VALUE", true, "a fixed parameter"},
                   split_option(),
                   {"json", 0, "", false, "print JSON (kvsim.scenario-sweep/1, kvsim.sweep/1)"},
                   {"out", 'o', "DIR", false,
-                   "results folder (of scenarios kvsim-out/NAME; of replays none)"},
+                   "results folder (scenarios: kvsim-out/NAME; replays: none)"},
                   {"seed", 0, "N", false, "seed of the samples, or of replayed random methods"},
                   {"threads", 'j', "N", false,
-                   "threads; 0: the machine's; no result depends on it"},
+                   "threads (0: all of the machine); results do not depend on it"},
                   memory_option(),
                   {"quiet", 'q', "", false, "no summary, no progress"}},
       .run = run_sweep};

@@ -217,7 +217,7 @@ int run_check(const Arguments& arguments) {
 
 Command trace_info_command() {
   return {.name = "trace info",
-          .summary = "print what an attention trace holds",
+          .summary = "print the contents of an attention trace",
           .usage = "kvsim trace info FILE [--json]",
           .examples = "kvsim trace info traces/samples/books-treasure-512.safetensors",
           .options = {{"json", 0, "", false, "print JSON (schema kvsim.trace-info/1)"}},
@@ -231,7 +231,7 @@ Command trace_check_command() {
           .examples = "kvsim trace check traces/samples/books-treasure-512.safetensors",
           .options = {{"rows", 0, "N", false, "query rows used, evenly spaced (2048)"},
                       {"threads", 'j', "N", false,
-                       "threads; 0: the machine's; no result depends on it"},
+                       "threads (0: all of the machine); results do not depend on it"},
                       {"quiet", 'q', "", false, "no progress"},
                       {"json", 0, "", false, "print JSON (schema kvsim.trace-check/1)"}},
           .run = run_check};

@@ -152,8 +152,8 @@ Command trace_generate_command() {
                       {"kv-heads", 0, "N", false, "KV heads (2)"},
                       {"head-dim", 0, "N", false, "width of a head (64)"},
                       {"d-model", 0, "N", false, "width of hidden states (heads x head-dim)"},
-                      {"tokens", 0, "N", false, "tokens in all (512)"},
-                      {"prompt-tokens", 0, "N", false, "of them prompt (three quarters)"},
+                      {"tokens", 0, "N", false, "total tokens (512)"},
+                      {"prompt-tokens", 0, "N", false, "prompt tokens (three quarters of all)"},
                       {"dtype", 0, "FORMAT", false, "fp32, fp16 or bf16 (fp16)"},
                       {"seed", 0, "N", false, "seed (0)"},
                       {"rope-style", 0, "STYLE", false, "half_split or interleaved (half_split)"},
@@ -161,10 +161,10 @@ Command trace_generate_command() {
                       {"with-hidden", 0, "", false, "record hidden states"},
                       {"with-wo", 0, "", false, "record the output projection"},
                       {"with-repeat", 0, "", false,
-                       "let the context be repeated after the prompt; tokens = 2 x prompt + 1"},
+                       "repeat the context after the prompt; tokens = 2 x prompt + 1"},
                       {"with-scores", 0, "", false, "record scores (kvzip, kvzip_plus, kvzap)"},
                       {"with-decisions", 0, "", false, "record decisions (alpha, omega, evict)"},
-                      {"quiet", 'q', "", false, "say nothing"}},
+                      {"quiet", 'q', "", false, "print nothing"}},
           .run = run_generate};
 }
 
@@ -187,7 +187,7 @@ Command trace_convert_command() {
                   {"name", 0, "WORD=NAME", true,
                    "where a foreign file keeps q, k, v, hidden, wo, tokens, …; {i}: the layer"},
                   {"metadata", 0, "KEY=VALUE", true, "replace or add metadata"},
-                  {"quiet", 'q', "", false, "say nothing"}},
+                  {"quiet", 'q', "", false, "print nothing"}},
       .run = run_convert};
 }
 

@@ -58,8 +58,9 @@ int dispatch(const std::vector<std::string>& words) {
   const Arguments arguments{std::string{command.name}, command.options, rest};
   choose_colour(arguments.value("color").value_or("auto"));
   // Commands that keep partial results after an interrupt set a different line.
-  const OnInterrupt last_words{fmt::format(
-      "kvsim: interrupted; results are written whole or not at all; again: {}", command_line())};
+  const OnInterrupt last_words{
+      fmt::format("kvsim: interrupted; results are written completely or not at all; to repeat: {}",
+                  command_line())};
   try {
     return command.run(arguments);
   } catch (const InputError& error) {
@@ -75,7 +76,7 @@ void complain(std::string_view message) {
 void report_fault(std::string_view what) {
   complain(fmt::format("internal fault: {}", what));
   write_err(
-      fmt::format("This is a fault of kvsim {}, not of its input. Please report it with the "
+      fmt::format("This is a bug in kvsim {}, not an error in its input. Please report it with the "
                   "command line, the input files and this message.\n",
                   kvsim_version()));
 }
@@ -103,7 +104,7 @@ int guarded(int argc, char** argv) {
   } catch (const std::exception& error) {
     report_fault(error.what());
   } catch (...) {
-    report_fault("an exception of an unknown kind");
+    report_fault("an exception of unknown type");
   }
   return kInternalFault;
 }

@@ -80,8 +80,8 @@ bool take_up(const fs::path& file, const SweepPlan& plan, bool quiet, Ledger& le
   if (!content) return false;
   ledger.objects = resumed_points(*content, plan, kvsim_version(), file);
   if (content->torn_bytes > 0 && !quiet) {
-    write_err(fmt::format("kvsim: {}: dropped {} bytes of a line that is not whole\n",
-                          file.string(), content->torn_bytes));
+    write_err(fmt::format("kvsim: {}: dropped {} bytes of an incomplete line\n", file.string(),
+                          content->torn_bytes));
   }
   ledger.writer = std::make_unique<PointsWriter>(file, content->good_bytes);
   return true;
@@ -94,8 +94,8 @@ void refuse_unfinished(const fs::path& folder) {
   const auto content = read_points_file(file);
   if (!content || content->objects.empty()) return;
   throw InputError{
-      fmt::format("{}: holds {} of {} points of a sweep that was not finished; --resume goes on "
-                  "with it; to start over, choose another folder or remove this one",
+      fmt::format("{}: contains {} of {} points of an unfinished sweep; --resume continues it; to "
+                  "start over, choose another folder or remove this one",
                   folder.string(), content->objects.size(),
                   content->header.contains("points") ? content->header.at("points").dump() : "?")};
 }
@@ -193,10 +193,10 @@ int run_scenario_sweep(const Arguments& arguments) {
   {
     std::optional<OnInterrupt> last_words;
     if (ledger.writer) {
-      last_words.emplace(fmt::format(
-          "kvsim: interrupted; {} holds the points that are done: the same command with --resume "
-          "goes on",
-          (*prepared->folder / kPointsFile).string()));
+      last_words.emplace(
+          fmt::format("kvsim: interrupted; {} contains the finished points: the same command with "
+                      "--resume continues",
+                      (*prepared->folder / kPointsFile).string()));
     }
     Progress progress{"sweeping " + plan.name(), static_cast<double>(todo.size()), "points"};
     std::size_t done = 0;

@@ -234,9 +234,8 @@ Checkpoint read_checkpoint(const fs::path& folder, Bytes memory) {
   }
   const Bytes needed = fp32_bytes(s, has_head);
   if (needed > memory) {
-    throw InputError{
-        fmt::format("{}: the weights take {} in fp32, more than the {} that there are for them",
-                    folder.string(), to_text(needed), to_text(memory))};
+    throw InputError{fmt::format("{}: the weights take {} in fp32, more than the available {}",
+                                 folder.string(), to_text(needed), to_text(memory))};
   }
   const auto matrix = [&](const std::string& tensor, std::int64_t rows, std::int64_t columns) {
     return Matrix{rows, columns, tensors.read(tensor, {rows, columns})};
@@ -282,7 +281,7 @@ Checkpoint read_checkpoint(const fs::path& folder, Bytes memory) {
     // Releases of transformers differ in which of two different matrices they use.
     if (out.head.data != out.embedding.data) {
       throw InputError{fmt::format("{}: lm_head.weight", folder.string()),
-                       "the values of model.embed_tokens.weight, as config.json has "
+                       "the values of model.embed_tokens.weight, because config.json has "
                        "\"tie_word_embeddings\": true",
                        "other values"};
     }

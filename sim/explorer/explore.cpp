@@ -37,14 +37,14 @@ Scenario explored_scenario(std::string_view text) {
   }
   if (scenario.points.empty()) document.fail("has no points");
   if (scenario.points.size() > kMaxExplored) {
-    document.fail(fmt::format("has {} points; the explorer takes {} at most",
+    document.fail(fmt::format("has {} points; the explorer accepts at most {}",
                               scenario.points.size(), kMaxExplored));
   }
   for (const ScenarioPoint& point : scenario.points) {
     if (point.measured_on.empty()) continue;
-    document.fail(
-        fmt::format("what {} keeps depends on the data and is to be measured on {}: kvsim run",
-                    point.method.name, point.measured_on.string()));
+    document.fail(fmt::format(
+        "the entries that {} keeps depend on the data and must be measured on {}: kvsim run",
+        point.method.name, point.measured_on.string()));
   }
   return scenario;
 }

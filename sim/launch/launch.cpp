@@ -101,10 +101,9 @@ Launch launch_of(const ScenarioPoint& point, const LaunchChoice& choice) {
   if (engine == nullptr) {
     std::vector<std::string> known;
     for (const EngineFlags& one : builtin_engine_flags()) known.push_back(one.stack);
-    throw InputError{
-        fmt::format("launch command: stack \"{}\" is no server whose arguments are known; "
-                    "expected one of {}",
-                    in.stack.name, fmt::join(known, ", "))};
+    throw InputError{fmt::format(
+        "launch command: stack \"{}\" is not a server with known arguments; expected one of {}",
+        in.stack.name, fmt::join(known, ", "))};
   }
   const auto version = parse_engine_version(in.stack.version);
   if (!version || engine->is_too_old(*version)) {

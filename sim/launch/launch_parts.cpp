@@ -105,7 +105,7 @@ void LaunchWriter::require(std::string_view flag, std::string value, std::string
   const EngineFlag& known = *engine_.find_certain(version_, flag);
   if (!known.values.empty() &&
       std::find(known.values.begin(), known.values.end(), value) == known.values.end()) {
-    refuse(fmt::format("{}: {} of {} does not take {}", what, flag, engine_text(), value));
+    refuse(fmt::format("{}: {} of {} does not accept {}", what, flag, engine_text(), value));
   }
   add(flag, std::move(value));
 }
@@ -183,7 +183,7 @@ void LaunchWriter::add_method_flag(const std::string& option) {
   const bool is_key = index_of(engine_) == kTrtllm && dot != std::string::npos && !value.empty() &&
                       value.find(' ') == std::string::npos;
   if (!is_key) {
-    refuse(fmt::format("{}: {} has it as \"{}\", which is no flag of its server", what,
+    refuse(fmt::format("{}: {} has it as \"{}\", which is not a flag of its server", what,
                        engine_.engine, option));
   }
   yaml_[name.substr(0, dot)][name.substr(dot + 1)] = value;
@@ -227,7 +227,7 @@ void LaunchWriter::add_experts() {
     if (experts != tensor) {
       if (experts % tensor != 0 || engines % (experts / tensor) != 0 || in_.pipeline_parallel > 1) {
         refuse(
-            fmt::format("{}: vLLM shares them out over tensor-parallel times data-parallel GPUs, "
+            fmt::format("{}: vLLM distributes them over tensor-parallel times data-parallel GPUs, "
                         "and {} engines of {} GPUs do not make groups of {}",
                         what, engines, tensor, experts));
       }
@@ -241,15 +241,15 @@ void LaunchWriter::add_experts() {
   if (engine == kSglang && in_.stack.attention_groups > 1) {
     // Its --tp-size counts the GPUs of all groups (data-parallel attention).
     if (in_.pipeline_parallel > 1)
-      refuse(what + ": groups of attention are not in a pipeline here");
+      refuse(what + ": groups of attention cannot be combined with a pipeline here");
     const std::int64_t groups = in_.stack.attention_groups;
     out_.replicas = groups;
     out_.gpus = groups;
     require("--dp-size", fmt::format("{}", groups), what);
     require("--enable-dp-attention", "", what);
   } else if (experts != tensor) {
-    refuse(fmt::format("{}: {} takes as many as tensor parallelism has GPUs here, which are {}",
-                       what, engine_.engine, tensor));
+    refuse(fmt::format("{}: {} requires the number of tensor-parallel GPUs here, which is {}", what,
+                       engine_.engine, tensor));
   }
   require(engine == kSglang ? "--ep-size" : "--ep_size", fmt::format("{}", experts), what);
   if (engine == kSglang && has("--enable-ep-moe")) add("--enable-ep-moe");
@@ -395,7 +395,7 @@ void LaunchWriter::add_scheduler() {
     refuse(fmt::format("order shortest-declared: {} has no such order", engine_.engine));
   }
   if (scheduler.order == QueueOrder::kPriority && engine != kVllm) {
-    refuse(fmt::format("order priority: not known of {}", engine_.engine));
+    refuse(fmt::format("order priority: not known for {}", engine_.engine));
   }
 }
 
@@ -416,8 +416,8 @@ void LaunchWriter::add_speculation() {
   }
   if (!is_model && !is_mtp && !is_ngram) {
     draft = "PATH_OF_THE_HEAD";
-    note(fmt::format("{} means the checkpoint of an {} head of {}", draft, word_of(proposer),
-                     in_.model));
+    note(fmt::format("{} is a placeholder for the checkpoint of an {} head of {}", draft,
+                     word_of(proposer), in_.model));
   }
   const std::int32_t tokens = in_.speculation.tokens, levels = in_.speculation.levels();
   const bool is_tree = levels < tokens || in_.speculation.topk > 1;
@@ -471,9 +471,9 @@ void LaunchWriter::add_split() {
     // Both sides can send and receive; the request determines the direction.
     require("--kv-transfer-config",
             ordered_json{{"kv_connector", "NixlConnector"}, {"kv_role", "kv_both"}}.dump(),
-            "prefill and decode apart");
+            "separate prefill and decode");
   } else if (engine == kSglang) {
-    require("--disaggregation-mode", out_.name, "prefill and decode apart");
+    require("--disaggregation-mode", out_.name, "separate prefill and decode");
   } else {
     yaml_["cache_transceiver_config"]["backend"] = "DEFAULT";
     if (out_.name == "prefill") yaml_["disable_overlap_scheduler"] = true;
@@ -484,7 +484,7 @@ void LaunchWriter::add_split() {
 void LaunchWriter::finish_files() {
   if (yaml_.is_null()) return;
   const std::string file = fmt::format("{}.yaml", out_.name);
-  require("--extra_llm_api_options", file, "options of a file");
+  require("--extra_llm_api_options", file, "options in a file");
   out_.files.push_back({file, yaml_text(yaml_)});
 }
 

@@ -118,7 +118,7 @@ void PythonChild::send(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::send(link_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("its Python process ended while it was given a layer");
+    if (n <= 0) fail("its Python process ended while it received a layer");
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
 }

@@ -94,7 +94,7 @@ nlohmann::json at_load(nlohmann::json document, const BenchRun& run, const fs::p
   for (const char* key : {"sessions", "agents"}) {
     if (keeps_rate(run) && requests.contains(key)) {
       throw InputError{fmt::format("{}: /requests/{}", file.string(), key),
-                       "requests on their own: the rate of a benchmark is of requests", key};
+                       "single requests: the rate of a benchmark counts requests", key};
     }
   }
   requests["arrivals"] = arrivals_of(run);
@@ -114,8 +114,7 @@ std::optional<std::string> load_note(const BenchRun& run) {
                        run.place, *run.rate, *run.users);
   }
   return fmt::format(
-      "{}: {:g} requests/s and at most {} at once, of which {:.3g} requests/s came: simulated as "
-      "{} "
+      "{}: {:g} requests/s and at most {} at once, {:.3g} requests/s reached: simulated as {} "
       "users",
       run.place, *run.rate, *run.users, *run.request_s, *run.users);
 }
@@ -146,7 +145,7 @@ Point point_of(BenchRun run, const fs::path& file) {
       scenario_of(at_load(scenario_document(file, {}), out.run, file), file,
                   fmt::format("{} at the load of {}", file.string(), out.run.place), true));
   if (out.scenario->kind != "serve") {
-    throw InputError{file.string() + ": /kind", "\"serve\": a benchmark is of a service",
+    throw InputError{file.string() + ": /kind", "\"serve\": a benchmark measures a service",
                      fmt::format("\"{}\"", out.scenario->kind)};
   }
   if (out.scenario->points.size() != 1) {
@@ -174,8 +173,8 @@ std::optional<std::string> other_lengths(const Point& point) {
   const bool inputs = differ(point.run.input_tokens, prompts / n);
   if (!inputs && !differ(point.run.output_tokens, outputs / n)) return std::nullopt;
   return fmt::format(
-      "{}: {} tokens of a request are {:.0f} on average, those of the scenario {:.0f}; is it the "
-      "same workload?",
+      "{}: {} tokens per request are {:.0f} on average, but {:.0f} in the scenario; is it the same "
+      "workload?",
       point.run.place, inputs ? "prompt" : "output",
       inputs ? *point.run.input_tokens : *point.run.output_tokens,
       inputs ? prompts / n : outputs / n);
@@ -271,7 +270,7 @@ int calibrate_from_bench(const Arguments& arguments) {
   const fs::path scenario{arguments.words().back()};
   if (const auto out = arguments.value("out");
       out && fs::exists(*out) && fs::exists(scenario) && fs::equivalent(fs::path{*out}, scenario)) {
-    throw InputError{"-o " + *out, "another file than the scenario", "the scenario"};
+    throw InputError{"-o " + *out, "a file other than the scenario", "the scenario"};
   }
   constexpr int kMaxThreads = 1024;
   const int threads = static_cast<int>(arguments.integer("threads", 0, kMaxThreads).value_or(0));
@@ -326,11 +325,11 @@ int calibrate_from_bench(const Arguments& arguments) {
     const TimeFactors& times = fit.calibration.times;
     std::string text = table_of(points, fit, terminal_width());
     text += fmt::format(
-        "decoding takes x{:.3f} of the predicted time, prompts x{:.3f}; {:+.1f} ms a request, "
-        "{:+.1f} us a decoding sequence and step\n",
+        "decoding takes x{:.3f} of the predicted time, prompts x{:.3f}; {:+.1f} ms per request, "
+        "{:+.1f} us per decoding sequence and step\n",
         times.decode, times.prefill, 1e3 * times.request.count(), 1e6 * times.sequence.count());
     if (const auto out = arguments.value("out")) {
-      text += fmt::format("wrote {}: \"extends\" it in a scenario\n", *out);
+      text += fmt::format("wrote {}: name it in \"extends\" of a scenario\n", *out);
     }
     write_out(text);
   }

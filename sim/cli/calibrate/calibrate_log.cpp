@@ -90,7 +90,7 @@ int calibrate_from_log(const Arguments& arguments) {
     std::string text = table_of(start.said, start.before, start.after, terminal_width());
     for (const std::string& note : start.log.notes) text += fmt::format("note: {}\n", note);
     if (const auto out = arguments.value("out")) {
-      text += fmt::format("wrote {}: \"extends\" it in a scenario\n", *out);
+      text += fmt::format("wrote {}: name it in \"extends\" of a scenario\n", *out);
     }
     write_out(text);
   }

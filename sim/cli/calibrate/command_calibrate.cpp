@@ -103,29 +103,28 @@ Command calibrate_command() {
               "kvsim calibrate --measured timings/ -o calibration/\n"
               "  kvsim validate measured timings/ --calibration calibration/\n"
               "  kvsim calibrate --from-log vllm.log scenario.json -o measured.json",
-          .options = {{"measured", 0, "PATH", false,
-                       "kernel timings: a CSV file, or a folder of them (docs/measured-data.md)"},
-                      {"from-log", 0, "FILE", false, "a vLLM start-up log (V0 or V1)"},
-                      {"from-bench", 0, "FILE", true,
-                       "results of a service's benchmark: vllm bench serve, SGLang, AIPerf, "
-                       "GuideLLM, inference-perf (docs/howto/calibrate.md)"},
-                      {"device", 0, "WHERE", false, "cuda: time kvsim's kernels on the first GPU"},
-                      {"residuals", 0, "TABLE.csv", true,
-                       "measured runs: intervals by kind of metric, from the errors of `kvsim "
-                       "validate served` or `published`, by the table's columns"},
-                      {"threads", 'j', "N", false,
-                       "of services: threads (0: as many as the machine has)"},
-                      {"out", 'o', "PATH", false,
-                       "folder for calibration files, one a GPU and operator family; of a log or "
-                       "a benchmark: overrides to write, for a scenario's extends; of a device: "
-                       "the file"},
-                      {"op", 0, "OP", true, "of timings: only this operator family"},
-                      {"provenance", 0, "TEXT", false, "of timings: where they come from"},
-                      {"date", 0, "DATE", false, "of the fit, YYYY-MM-DD (today)"},
-                      {"quiet", 'q', "", false, "no table, no progress"},
-                      {"json", 0, "", false,
-                       "print JSON (schema kvsim.calibrate/1, kvsim.calibrate-log/1, "
-                       "kvsim.calibrate-bench/1)"}},
+          .options =
+              {{"measured", 0, "PATH", false,
+                "kernel timings: a CSV file, or a folder of them (docs/measured-data.md)"},
+               {"from-log", 0, "FILE", false, "a vLLM start-up log (V0 or V1)"},
+               {"from-bench", 0, "FILE", true,
+                "results of a service's benchmark: vllm bench serve, SGLang, AIPerf, "
+                "GuideLLM, inference-perf (docs/howto/calibrate.md)"},
+               {"device", 0, "WHERE", false, "cuda: time kvsim's kernels on the first GPU"},
+               {"residuals", 0, "TABLE.csv", true,
+                "measured runs: intervals by kind of metric, from the errors of `kvsim validate "
+                "served` or `published` (the columns of the table decide)"},
+               {"threads", 'j', "N", false, "for services: threads (0: all of the machine)"},
+               {"out", 'o', "PATH", false,
+                "folder for calibration files, one per GPU and operator family; for a log or a "
+                "benchmark: overrides to write, for a scenario's extends; for a device: the file"},
+               {"op", 0, "OP", true, "for timings: only this operator family"},
+               {"provenance", 0, "TEXT", false, "for timings: their source"},
+               {"date", 0, "DATE", false, "date of the fit, YYYY-MM-DD (today)"},
+               {"quiet", 'q', "", false, "no table, no progress"},
+               {"json", 0, "", false,
+                "print JSON (schema kvsim.calibrate/1, kvsim.calibrate-log/1, "
+                "kvsim.calibrate-bench/1)"}},
           .run = run_calibrate};
 }
 

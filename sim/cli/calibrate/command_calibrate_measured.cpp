@@ -69,7 +69,7 @@ void refuse_without_fit(const std::vector<MeasuredFile>& files,
 int calibrate_measured(const Arguments& arguments) {
   arguments.expect_words(0, 0, "no word");
   const auto out = arguments.value("out");
-  if (!out) throw InputError{"calibrate", "-o DIR, where the calibrations go", "none"};
+  if (!out) throw InputError{"calibrate", "-o DIR for the calibrations", "none"};
   std::vector<MeasuredFile> files = read_all_measured(*arguments.value("measured"));
   const std::vector<std::string> ops = arguments.values("op");
   for (const std::string& op : ops) {

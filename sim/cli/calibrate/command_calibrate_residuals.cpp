@@ -199,7 +199,7 @@ bool is_served(const fs::path& file) {
 int calibrate_residuals(const Arguments& arguments) {
   arguments.expect_words(0, 0, "no word");
   const auto out = arguments.value("out");
-  if (!out) throw InputError{"calibrate", "-o DIR, where the residuals go", "none"};
+  if (!out) throw InputError{"calibrate", "-o DIR for the residuals", "none"};
   AtomicFiles written{*out};
   std::string text;
   nlohmann::ordered_json documents;

@@ -81,7 +81,7 @@ std::string fits_text(const SurrogateFits& fits, bool mlp, const fs::path& path,
     }
   }
   return fmt::format(
-      "{} surrogate of ln KVzip+, fitted on {} positions a layer, {} to choose, {} held out\n{}"
+      "{} surrogate of ln KVzip+, fitted on {} positions per layer, {} to choose, {} held out\n{}"
       "R2: share of the held-out scores' variance explained; below 0 is worse than their mean\n"
       "wrote {}\n",
       mlp ? "mlp" : "linear", fits.train, fits.validation, fits.held_out, table.str(width),
@@ -91,7 +91,7 @@ std::string fits_text(const SurrogateFits& fits, bool mlp, const fs::path& path,
 int run_fit(const Arguments& arguments) {
   arguments.expect_words(1, 4096, "a trace with a repeat");
   const auto out = arguments.value("out");
-  if (!out) throw InputError{"fit-surrogate", "-o FILE, where the weights go", "none"};
+  if (!out) throw InputError{"fit-surrogate", "-o FILE for the weights", "none"};
   SurrogateOptions options = options_of(arguments);
   Progress progress{"fitting"};
   options.begins = [&](std::int32_t layers) { progress.expect(layers, "layers"); };
@@ -112,27 +112,27 @@ int run_fit(const Arguments& arguments) {
 }  // namespace
 
 Command fit_surrogate_command() {
-  return {.name = "fit-surrogate",
-          .summary = "fit the surrogate that KVzap predicts scores with, on traces with a repeat",
-          .usage = "kvsim fit-surrogate TRACE... -o FILE [options]",
-          .examples =
-              "kvsim trace generate r.safetensors --tokens 2001 --prompt-tokens 1000 \\\n"
-              "        --with-hidden --with-wo --with-repeat\n"
-              "  kvsim fit-surrogate r.safetensors -o weights.safetensors",
-          .options = {{"out", 'o', "FILE", false, "weights to write (safetensors)"},
-                      {"model", 0, "KIND", false, "linear (ridge regression) or mlp (linear)"},
-                      {"norm", 0, "NORM", false,
-                       "post_norm or residual, as kvzip_plus_norm (post_norm)"},
-                      {"block", 0, "N", false,
-                       "positions that are fitted on, or held out, together (16)"},
-                      {"width", 0, "N", false, "mlp: inner width (hidden width / 8)"},
-                      {"epochs", 0, "N", false, "mlp: passes over the samples (200)"},
-                      {"batch", 0, "N", false, "mlp: samples a step (64)"},
-                      {"rate", 0, "X", false, "mlp: Adam's learning rate (0.001)"},
-                      {"seed", 0, "N", false, "mlp: seed of weights and order (0)"},
-                      {"quiet", 'q', "", false, "no table, no progress"},
-                      {"json", 0, "", false, "print JSON (schema kvsim.fit-surrogate/1)"}},
-          .run = run_fit};
+  return {
+      .name = "fit-surrogate",
+      .summary = "fit KVzap's surrogate, which predicts scores, on traces with a repeat",
+      .usage = "kvsim fit-surrogate TRACE... -o FILE [options]",
+      .examples =
+          "kvsim trace generate r.safetensors --tokens 2001 --prompt-tokens 1000 \\\n"
+          "        --with-hidden --with-wo --with-repeat\n"
+          "  kvsim fit-surrogate r.safetensors -o weights.safetensors",
+      .options = {{"out", 'o', "FILE", false, "weights to write (safetensors)"},
+                  {"model", 0, "KIND", false, "linear (ridge regression) or mlp (linear)"},
+                  {"norm", 0, "NORM", false,
+                   "post_norm or residual, as kvzip_plus_norm (post_norm)"},
+                  {"block", 0, "N", false, "positions that are fitted or held out together (16)"},
+                  {"width", 0, "N", false, "mlp: inner width (hidden width / 8)"},
+                  {"epochs", 0, "N", false, "mlp: passes over the samples (200)"},
+                  {"batch", 0, "N", false, "mlp: samples per step (64)"},
+                  {"rate", 0, "X", false, "mlp: Adam's learning rate (0.001)"},
+                  {"seed", 0, "N", false, "mlp: seed of weights and order (0)"},
+                  {"quiet", 'q', "", false, "no table, no progress"},
+                  {"json", 0, "", false, "print JSON (schema kvsim.fit-surrogate/1)"}},
+      .run = run_fit};
 }
 
 }  // namespace kvsim

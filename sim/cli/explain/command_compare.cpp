@@ -187,27 +187,26 @@ int run_compare(const Arguments& arguments) {
 }  // namespace
 
 Command compare_command() {
-  return {
-      .name = "compare",
-      .summary = "compare results: the figures that differ, and by how much",
-      .usage =
-          "kvsim compare RESULT RESULT… [options]\n"
-          "kvsim compare RESULT BENCH… [--json]\n"
-          "  RESULT  a results folder, or its result.json, plan.json or sweep.json;\n"
-          "          each is compared with the first\n"
-          "  BENCH   a file of vllm bench serve, SGLang, AIPerf, GuideLLM or\n"
-          "          inference-perf: measured values next to those of a service",
-      .examples =
-          "kvsim compare kvsim-out/before kvsim-out/after\n"
-          "kvsim compare golden/result.json kvsim-out/my --tolerance 0.01\n"
-          "kvsim compare kvsim-out/service bench.json",
-      .options = {{"tolerance", 't', "REL", false,
-                   "a share of the larger number that does not count; exit status 1 if anything "
-                   "moved further"},
-                  {"all", 'a', "", false, "ends of intervals and nested figures too"},
-                  {"json", 0, "", false,
-                   "print JSON (schema kvsim.compare/1, kvsim.compare-bench/1)"}},
-      .run = run_compare};
+  return {.name = "compare",
+          .summary = "compare results: the figures that differ, and by how much",
+          .usage =
+              "kvsim compare RESULT RESULT… [options]\n"
+              "kvsim compare RESULT BENCH… [--json]\n"
+              "  RESULT  a results folder, or its result.json, plan.json or sweep.json;\n"
+              "          each is compared with the first\n"
+              "  BENCH   a file of vllm bench serve, SGLang, AIPerf, GuideLLM or\n"
+              "          inference-perf: measured values next to those of a service",
+          .examples =
+              "kvsim compare kvsim-out/before kvsim-out/after\n"
+              "kvsim compare golden/result.json kvsim-out/my --tolerance 0.01\n"
+              "kvsim compare kvsim-out/service bench.json",
+          .options = {{"tolerance", 't', "REL", false,
+                       "ignore differences up to this share of the larger number; exit status 1 if "
+                       "any is larger"},
+                      {"all", 'a', "", false, "ends of intervals and nested figures too"},
+                      {"json", 0, "", false,
+                       "print JSON (schema kvsim.compare/1, kvsim.compare-bench/1)"}},
+          .run = run_compare};
 }
 
 }  // namespace kvsim

@@ -161,10 +161,11 @@ int run_explain(const Arguments& arguments) {
     path = folder / "result.json";
     if (!fs::exists(path, status)) path = folder / "plan.json";
     if (!fs::exists(path, status)) {
-      throw InputError{fmt::format(
-          "{}: this folder holds no result.json of kvsim run or replay and no plan.json of kvsim "
-          "plan",
-          folder.string())};
+      throw InputError{
+          fmt::format("{}: this folder contains no result.json of kvsim run or replay and no "
+                      "plan.json of kvsim "
+                      "plan",
+                      folder.string())};
     }
   }
   constexpr std::int64_t kMax = 1 << 20;
@@ -208,9 +209,9 @@ Command explain_command() {
           "kvsim explain out/all kept --point 'h2o 0.2' --layer 1 --head 0",
       .options = {{"point", 'p', "N|LABEL", false,
                    "which point, method of a replay or candidate of a plan, by number from 0 or by "
-                   "label; needed where there are several (of a plan's lone answer the best)"},
-                  {"layer", 0, "N", false, "of \"kept\": the layer (0)"},
-                  {"head", 0, "N", false, "of \"kept\": the stored head (0)"},
+                   "label; required if there are several (the best for a plan with one question)"},
+                  {"layer", 0, "N", false, "for \"kept\": the layer (0)"},
+                  {"head", 0, "N", false, "for \"kept\": the stored head (0)"},
                   {"json", 0, "", false, "print JSON (schema kvsim.explain/1)"}},
       .run = run_explain};
 }

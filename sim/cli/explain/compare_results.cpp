@@ -298,8 +298,9 @@ fs::path result_document(const fs::path& path) {
   for (const char* name : {"result.json", "plan.json", "sweep.json"}) {
     if (fs::exists(path / name, status)) return path / name;
   }
-  throw InputError{fmt::format(
-      "{}: no results folder: it holds no result.json, plan.json or sweep.json", path.string())};
+  throw InputError{
+      fmt::format("{}: not a results folder: it contains no result.json, plan.json or sweep.json",
+                  path.string())};
 }
 
 ResultItems read_result_items(const fs::path& path) {
@@ -337,8 +338,9 @@ ResultItems read_result_items(const fs::path& path) {
 
 Comparison compare_results(const ResultItems& before, const ResultItems& after, double tolerance) {
   if (before.schema != after.schema) {
-    throw InputError{fmt::format("{} is {} and {} is {}: results of one kind can be compared",
-                                 before.place, before.schema, after.place, after.schema)};
+    throw InputError{
+        fmt::format("{} is {} and {} is {}: only results of the same kind can be compared",
+                    before.place, before.schema, after.place, after.schema)};
   }
   Comparison out{.before = before.place, .after = after.place};
   const auto note = [&](std::string_view what, const std::string& a, const std::string& b) {

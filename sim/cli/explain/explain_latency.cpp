@@ -54,22 +54,21 @@ void add_moments(Explanation& out, const Field& point, std::string_view key) {
   const bool all_answer = count_of(point, "ttft_s") == count_of(point, "queue_s");
   if (!all_answer && key != "queue_s") {
     out.notes.push_back(fmt::format(
-        "{} of {} completed requests have a first token, and the result does not tell the queue_s "
-        "and e2e_s of those alone: {}",
+        "{} of {} completed requests have a first token, and the result has no separate queue_s "
+        "and e2e_s for these: {}",
         count_text(count_of(point, "ttft_s")), count_text(count_of(point, "queue_s")),
-        key == "ttft_s" ? "ttft_s has no terms" : "e2e_s is not parted at the first token"));
+        key == "ttft_s" ? "ttft_s has no terms" : "e2e_s is not split at the first token"));
     if (key == "ttft_s") return;
   }
-  out.terms.push_back(
-      {.what = "queue: from arrival to the first iteration that the request takes part in",
-       .value = mean_of(point, "queue_s"),
-       .low = of(point, "queue_s", "mean", "_low"),
-       .high = of(point, "queue_s", "mean", "_high"),
-       .formula = "mean of queue_s"});
+  out.terms.push_back({.what = "queue: from arrival to the request's first iteration",
+                       .value = mean_of(point, "queue_s"),
+                       .low = of(point, "queue_s", "mean", "_low"),
+                       .high = of(point, "queue_s", "mean", "_high"),
+                       .formula = "mean of queue_s"});
   if (key != "queue_s" && all_answer) {
     out.terms.push_back(
         after(point, "ttft_s", "queue_s",
-              "prompt: from there to the end of the iteration that makes the first token"));
+              "prompt: from there to the end of the iteration with the first token"));
   }
   if (key == "e2e_s") {
     out.terms.push_back(
@@ -96,7 +95,7 @@ ExplainedTable percentiles(const Field& point, std::string_view key) {
 /// requests.
 ExplainedTable waiting(const Field& point) {
   const Field use = point.at("resources");
-  ExplainedTable table{"of the service meanwhile", {}};
+  ExplainedTable table{"the service during this time", {}};
   table.rows.push_back({"a request waited", explained_number(use.at("waiting")), "of the time"});
   const double preemptions = explained_number(point.at("preemptions"));
   table.rows.push_back(
@@ -112,7 +111,7 @@ ExplainedTable waiting(const Field& point) {
     std::string text = fmt::format("{:.6g} tokens on average",
                                    explained_number(point.at("prompt_tokens")) / completed);
     if (const auto budget = maybe_number(use, "max_num_batched_tokens")) {
-      text += fmt::format(", where an iteration takes {} at the most", count_text(*budget));
+      text += fmt::format(", with at most {} per iteration", count_text(*budget));
     }
     table.rows.push_back({"a prompt", std::nullopt, std::move(text)});
   }
@@ -144,7 +143,7 @@ void add_iterations(Explanation& out, const Field& point) {
   }
   const auto mean = point.find("mean_iteration");
   if (!mean) {
-    out.notes.emplace_back("the result holds no mean iteration");
+    out.notes.emplace_back("the result contains no mean iteration");
     return;
   }
   const double took = explained_number(mean->at("mean_s"));
@@ -165,7 +164,7 @@ Explanation explain_latency(const Field& point, std::string_view key) {
                   .low = of(point, key, "mean", "_low"),
                   .high = of(point, key, "mean", "_high"),
                   .basis = service_basis(point)};
-  if (!out.value) fail_without(point, key, "no request has such a time");
+  if (!out.value) fail_without(point, key, "no request has this time");
   const bool gaps = key == "itl_s";
   out.notes.push_back(fmt::format("the mean of {} {}", count_text(count_of(point, key)),
                                   gaps ? "gaps between tokens" : "completed requests"));

@@ -41,14 +41,14 @@ std::string reason_text(const Field& why) {
 
 /// The varied knobs, most effective first.
 ExplainedTable knobs_table(const Field& impossible) {
-  ExplainedTable table{"what would help, the need over what there is after it (1 and below fits)",
-                       {}};
+  ExplainedTable table{
+      "what would help, with required over available memory after it (1 or less fits)", {}};
   for (const Field& knob : impossible.at("knobs").items()) {
     const auto need = maybe_number(knob, "need");
     const std::string enough = text_or_none(knob, "enough");
     table.rows.push_back(
         {.what = fmt::format("{} {}", knob.at("knob").string(), knob.at("change").string()),
-         .text = fmt::format("{}{}", need ? fmt::format("{:.3g}", *need) : "cannot be",
+         .text = fmt::format("{}{}", need ? fmt::format("{:.3g}", *need) : "impossible",
                              enough.empty() ? "" : fmt::format("; {} is enough", enough))});
   }
   return table;
@@ -83,8 +83,8 @@ void explain_memory(const Field& candidate, double confidence, Explanation& out)
   const auto run = candidate.find("at_answer");
   if (!run) {
     candidate.fail(
-        "no run at the answer (at_answer): an older kvsim wrote this plan, or no prefill was "
-        "through; plan again");
+        "no run at the answer (at_answer): an older kvsim wrote this plan, or no prefill "
+        "completed; plan again");
   }
   out.notes.push_back(fmt::format("rests on the run of {}; its peak is in {}", sizes_text(*run),
                                   run->at("peak_phase").string()));
@@ -110,7 +110,7 @@ void explain_memory(const Field& candidate, double confidence, Explanation& out)
   resolve(out, *run, "usable_hbm_bytes", "B", usable);
   const auto next = candidate.find("runs_out");
   if (!next) {
-    out.notes.emplace_back("the search ended there, and not the memory");
+    out.notes.emplace_back("the search ended there, not because of memory");
     return;
   }
   out.notes.push_back(
@@ -123,10 +123,10 @@ void explain_bounds(const Field& candidate, double attainment, Explanation& out)
   out.notes.push_back(fmt::format("simulated: {}", candidate.at("simulated").string()));
   const auto bounds = candidate.find("bounds");
   if (!bounds) candidate.fail("no bounds: an older kvsim wrote this plan; plan again");
-  ExplainedTable table{fmt::format("bounds at the answer, in shares of each: where {:g} % of "
-                                   "requests are at or below",
-                                   100 * attainment),
-                       {}};
+  ExplainedTable table{
+      fmt::format("bounds at the answer: the share of each that {:g} % of requests stay within",
+                  100 * attainment),
+      {}};
   const Field* tightest = nullptr;
   double max_share = -1;
   const std::vector<Field> all = bounds->items();
@@ -143,18 +143,18 @@ void explain_bounds(const Field& candidate, double attainment, Explanation& out)
                                               to_text(Seconds{limit}))});
   }
   const double factor = explained_number(candidate.at("time_factor"));
-  out.notes.push_back(fmt::format("every iteration counts {:.4g} times as long as predicted: {}",
+  out.notes.push_back(fmt::format("every iteration takes {:.4g} times as long as predicted: {}",
                                   factor, candidate.at("time_basis").string()));
   const auto next = maybe_number(candidate, "next");
   if (next && tightest != nullptr) {
-    out.notes.push_back(fmt::format(
-        "the next tried, {}, keeps no longer all bounds for {:g} % of requests; nearest to its "
-        "bound at the answer is {} ({})",
-        out.key == "fewest_gpus" ? fmt::format("{} GPUs", count_text(*next))
-                                 : fmt::format("{:.6g} requests/s", *next),
-        100 * attainment, tightest->at("bound").string(), percent_text(max_share)));
+    out.notes.push_back(
+        fmt::format("the next size tried, {}, no longer meets all bounds for {:g} % of requests; "
+                    "nearest to its bound at the answer is {} ({})",
+                    out.key == "fewest_gpus" ? fmt::format("{} GPUs", count_text(*next))
+                                             : fmt::format("{:.6g} requests/s", *next),
+                    100 * attainment, tightest->at("bound").string(), percent_text(max_share)));
   } else if (!next) {
-    out.notes.emplace_back("the search ended there, and no bound");
+    out.notes.emplace_back("the search ended there, not because of a bound");
   }
   out.tables.push_back(std::move(table));
 }
@@ -236,11 +236,11 @@ Explanation explain_plan(const Field& plan, const ExplainRequest& request) {
     out.notes.push_back(fmt::format("range {} in {:g} % of cases", range,
                                     100 * explained_number(plan.at("range_confidence"))));
   }
-  if (!out.value) candidate.fail("neither an answer nor why there is none");
+  if (!out.value) candidate.fail("neither an answer nor a reason why there is none");
   const double probes = explained_number(candidate.at("probes"));
   out.notes.push_back(fmt::format(
       "{} sizes were tried{}", count_text(probes),
-      candidate.at("monotone").boolean() ? "" : "; beyond some that do not hold others do"));
+      candidate.at("monotone").boolean() ? "" : "; some hold beyond others that do not"));
   if (service) {
     explain_bounds(candidate, explained_number(plan.at("attainment")), out);
     return out;

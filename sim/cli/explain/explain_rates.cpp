@@ -78,10 +78,10 @@ std::string missed_text(const Field& times, double bound) {
   std::optional<double> min, max;  // shares of requests that miss the bound
   for (const auto& [name, share] : kRanks) {
     const auto at = maybe_number(times, name);
-    if (!at) return "no request has such a time";
+    if (!at) return "no request has this time";
     const std::string text = fmt::format("{} of {}", name, time_text(*at));
     if (*at <= bound) {
-      kept = text + " keeps it";
+      kept = text + " meets it";
       max = 1 - share;
     } else if (!min) {
       missed = text + " does not";
@@ -146,7 +146,7 @@ Explanation explain_goodput(const Field& point) {
   const double lost =
       explained_number(point.at("rejected")) + explained_number(point.at("unfinished"));
   if (lost > 0) {
-    out.notes.push_back(fmt::format("{} requests were rejected or unfinished, which keep no bound",
+    out.notes.push_back(fmt::format("{} requests were rejected or unfinished; these meet no bound",
                                     count_text(lost)));
   }
   ExplainedTable table{"how often each bound is missed", {}};
@@ -158,8 +158,8 @@ Explanation explain_goodput(const Field& point) {
   }
   out.tables.push_back(std::move(table));
   out.notes.emplace_back(
-      "how many miss each bound is not in result.json, its percentiles are; requests.csv has every "
-      "request");
+      "result.json has only percentiles, not the number of requests that miss each bound; "
+      "requests.csv has every request");
   return out;
 }
 
@@ -182,13 +182,13 @@ Explanation explain_use(const Field& point, std::string_view key) {
                 .value = (1 - busy) * makespan,
                 .formula = "(1 - busy) x makespan_s"}};
   resolve(out, point, "makespan_s", "s", makespan);
-  out.notes.emplace_back("of one GPU, a mean over all");
+  out.notes.emplace_back("for one GPU, averaged over all");
   if (busy > 0) {
     out.notes.push_back(fmt::format("while an iteration ran: {}", percent_text(*out.value / busy)));
   }
   const auto mean = point.find("mean_iteration");
   if (!mean) {
-    out.notes.emplace_back("the result holds no mean iteration");
+    out.notes.emplace_back("the result contains no mean iteration");
     return out;
   }
   std::map<std::string, double> work;

@@ -28,12 +28,12 @@ constexpr const char* kKeptFile = "replay_kept.csv";
 /// The description of a role for display.
 std::string_view role_text(std::string_view role) {
   static const std::map<std::string_view, std::string_view> words{
-      {"whole", "all tokens: nothing has left the head"},
+      {"whole", "all tokens: none was removed"},
       {"sink", "sinks: first tokens, protected"},
       {"recent", "recent window: last tokens, protected"},
-      {"protected", "protected by the method's rule, whatever their score"},
+      {"protected", "protected by the method's rule, regardless of score"},
       {"score", "heavy hitters: chosen by score"},
-      {"decoded", "tokens after the prompt: nothing leaves at decode steps"},
+      {"decoded", "tokens after the prompt: none is removed at decode steps"},
       {"merged", "merged entries: each represents several tokens"}};
   const auto found = words.find(role);
   return found == words.end() ? role : found->second;
@@ -100,12 +100,13 @@ std::string law_text(const Field& method, double held) {
     if (!law) return "there is no closed form";
     return fmt::format(
         "no closed form: the size depends on data; measured on {}: {:.4g} of the prompt kept, "
-        "{:.4g} entries a token after it",
+        "{:.4g} entries per token after it",
         law->at("trace").string(), explained_number(law->at("kept_of_prompt")),
         explained_number(law->at("entries_per_token")));
   }
   if (*closed == held) {
-    return fmt::format("closed form of the size law: {} B, the same", count_text(*closed));
+    return fmt::format("closed form of the size law: {} B, the same as counted",
+                       count_text(*closed));
   }
   return fmt::format("closed form of the size law: {} B, {} B {} than counted", count_text(*closed),
                      count_text(std::abs(*closed - held)), *closed > held ? "more" : "less");
@@ -158,7 +159,7 @@ Explanation error(const Field& replay, const Field& method) {
   if (!mean) {
     const bool has_steps = explained_number(method.at("steps")) > 0;
     fail_without(method, "rel_error_mean",
-                 has_steps ? "its errors are no numbers: values of its store are out of the "
+                 has_steps ? "its errors are not numbers: values of its store are out of the "
                              "range of their format"
                            : "the trace has no decode steps");
   }
@@ -190,8 +191,8 @@ Explanation kept(const Field& replay, std::size_t method, const ExplainRequest& 
   const fs::path file = fs::path{replay.file()}.parent_path() / kKeptFile;
   std::vector<KeptLine> lines = read_kept(file, method, layer, head);
   if (lines.empty()) {
-    throw InputError{fmt::format("{}: there is no layer {}, head {} of this method there",
-                                 file.string(), layer, head)};
+    throw InputError{fmt::format("{}: contains no layer {}, head {} of this method", file.string(),
+                                 layer, head)};
   }
   std::vector<double> scores;
   double entries = 0;
@@ -243,7 +244,7 @@ bool is_replay_key(std::string_view key) {
 
 Explanation explain_replay(const Field& replay, const ExplainRequest& request) {
   if (request.key != "kept" && (request.layer || request.head)) {
-    throw InputError{fmt::format("--layer and --head are of \"kept\", not of {}", request.key)};
+    throw InputError{fmt::format("--layer and --head apply to \"kept\", not to {}", request.key)};
   }
   const Field methods = replay.at("methods");
   const std::vector<std::string> labels = labels_of(methods);

@@ -55,7 +55,7 @@ Explanation phase_peak(const Field& point, std::string_view key) {
     const auto value = maybe_number(point, key);
     fail_without(
         point, fmt::format("list of the terms of {}", key),
-        fmt::format("it is {} B, and the document holds the terms of the run's peak, which "
+        fmt::format("it is {} B, and the document contains the terms of the run's peak, which "
                     "is in {} (peak_hbm_bytes)",
                     value ? fmt::format("{:.0f}", *value) : std::string{"no figure,"},
                     point.at("peak_phase").string()));
@@ -95,11 +95,11 @@ std::vector<Field> time_steps(const Field& point) {
     const auto oom = point.find("oom");
     fail_without(point, "time",
                  oom ? fmt::format("memory runs out in {}", oom->at("phase").string())
-                     : std::string{"no prefill was through"});
+                     : std::string{"no prefill completed"});
   }
   steps.fail(
-      "no time terms: a run of more than 1,000 points explains no times; run the scenario again "
-      "with this point's keys alone (kvsim run SCENARIO --set /KEY=VALUE …)");
+      "no time terms: results with more than 1,000 points contain none; run the scenario again "
+      "with only this point's keys (kvsim run SCENARIO --set /KEY=VALUE …)");
 }
 
 Explanation decode_step(const Field& point, std::string_view key, bool first) {
@@ -162,7 +162,7 @@ Explanation reserved(const Field& point) {
   if (!out.value || !allocator) {
     fail_without(point, "reserved_hbm_bytes",
                  "the allocator was not simulated; \"memory\": {\"allocator\": \"simulate\"} in "
-                 "the scenario has it run");
+                 "the scenario simulates it");
   }
   const double segments = explained_number(allocator->at("reserved_peak_bytes"));
   double held = 0;
@@ -208,7 +208,7 @@ Explanation pool(const Field& point) {
     add("left out by the memory fraction", kept - free, "memory_fraction, fraction_of");
   };
   if (of == "all") {
-    add("memory the engine may take", bytes_of("usable_bytes"), "usable_bytes");
+    add("memory the engine may use", bytes_of("usable_bytes"), "usable_bytes");
     take("weights", "weights_bytes");
     take("context, libraries, collectives", "non_torch_bytes");
     take("peak of the profiling run", "activation_bytes");
@@ -250,13 +250,13 @@ Explanation capacity(const Field& point) {
   if (const auto tokens = maybe_number(point, "kv_capacity_tokens")) out.value = tokens;
   out.low = maybe_number(point, "kv_capacity_tokens_low");
   out.high = maybe_number(point, "kv_capacity_tokens_high");
-  out.formula = fmt::format("{:.0f} blocks that kv_cache_bytes makes, in tokens of the full cache",
+  out.formula = fmt::format("{:.0f} blocks in kv_cache_bytes, in tokens of the full cache",
                             explained_number(start.at("blocks")));
   if (const auto pools = start.find("pools")) {
     for (const Field& pool : pools->items()) {
       const bool tokens = pool.has("tokens");
       out.notes.push_back(fmt::format(
-          "pool of {:.0f} {} layers: {:.0f} {}, {:.0f} of them a request of {:.0f} tokens",
+          "pool of {:.0f} {} layers: {:.0f} {}, {:.0f} of them for a request of {:.0f} tokens",
           explained_number(pool.at("layers")), pool.at("kind").string(),
           explained_number(pool.at(tokens ? "tokens" : "slots")), tokens ? "tokens" : "slots",
           explained_number(pool.at("request")), explained_number(start.at("max_model_len"))));
@@ -265,15 +265,14 @@ Explanation capacity(const Field& point) {
   const auto groups = start.find("groups");
   if (!groups) return out;
   out.formula = fmt::format(
-      "{:.0f} blocks of {:.0f} B that kv_cache_bytes makes, over the {:.0f} that a request of "
-      "{:.0f} "
-      "tokens takes, times its tokens",
+      "{:.0f} blocks of {:.0f} B in kv_cache_bytes, over the {:.0f} that a request of {:.0f} "
+      "tokens needs, times its tokens",
       explained_number(start.at("blocks")), explained_number(start.at("block_bytes")),
       explained_number(start.at("request_blocks")), explained_number(start.at("max_model_len")));
   for (const Field& group : groups->items()) {
     const double empty = explained_number(group.at("padding"));
     out.notes.push_back(fmt::format(
-        "group of {:.0f} {} layers{}: blocks of {:.0f} tokens, {:.0f} of them a request",
+        "group of {:.0f} {} layers{}: blocks of {:.0f} tokens, {:.0f} of them per request",
         explained_number(group.at("layers")), group.at("kind").string(),
         empty > 0 ? fmt::format(" and {:.0f} empty", empty) : "",
         explained_number(group.at("block_tokens")), explained_number(group.at("request_blocks"))));
@@ -491,19 +490,19 @@ Explanation explain_result(const Field& result, const ExplainRequest& requested)
              : fmt::format("{}: {} is a question for kvsim plan", result.file(), request.key)};
   }
   if (plan && (request.layer || request.head)) {
-    throw InputError{fmt::format("--layer and --head are of \"kept\", not of {}", request.key)};
+    throw InputError{fmt::format("--layer and --head apply to \"kept\", not to {}", request.key)};
   }
   if (plan) return explain_plan(result, request);
   if (is_replay_key(request.key)) {
     const auto replay = replay_alone ? std::optional{result} : result.find("replay");
     if (!replay) {
-      result.fail(
-          fmt::format("no replay: {} is of a method of one (kvsim replay -o DIR)", request.key));
+      result.fail(fmt::format(
+          "not a replay: {} is a figure of a replayed method (kvsim replay -o DIR)", request.key));
     }
     return explain_replay(*replay, request);
   }
   if (request.layer || request.head) {
-    throw InputError{fmt::format("--layer and --head are of \"kept\", not of {}", request.key)};
+    throw InputError{fmt::format("--layer and --head apply to \"kept\", not to {}", request.key)};
   }
   if (replay_alone) {
     throw InputError{fmt::format("{}: a replay explains {}, not {}", result.file(),
@@ -515,7 +514,7 @@ Explanation explain_result(const Field& result, const ExplainRequest& requested)
   if (found != kEntries.end()) check_kind(result, *found);
   const Field points = result.at("points");
   if (points.items().empty()) {
-    points.fail(fmt::format("a result without points: of a replay {} are explained",
+    points.fail(fmt::format("a result without points: a replay explains {}",
                             fmt::join(replay_keys(), ", ")));
   }
   std::vector<std::string> labels;

@@ -17,10 +17,10 @@ std::vector<KeptLine> read_kept(const std::filesystem::path& file, std::size_t m
                                 std::int64_t layer, std::int64_t head) {
   std::error_code status;
   if (!std::filesystem::exists(file, status)) {
-    throw InputError{fmt::format(
-        "{}: cannot be read: entries are listed in the folders of kvsim replay -o, and there of "
-        "methods that hold no more than 200,000",
-        file.string())};
+    throw InputError{
+        fmt::format("{}: cannot be read: kvsim replay -o lists the entries of methods that hold at "
+                    "most 200,000",
+                    file.string())};
   }
   // Fields are counted from the end, because a method's name may contain commas: layer, head, role,
   // first, last, …

@@ -70,9 +70,9 @@ std::string option_entry(const Option& option) {
 constexpr std::string_view kExitStatus =
     ".SH EXIT STATUS\n"
     ".TP\n0\ndone; running out of memory inside a run is a result\n"
-    ".TP\n1\nthe answer is \"does not fit\", or \"differs\", where that was the question\n"
+    ".TP\n1\nthe answer is \"does not fit\", or \"differs\", if that was the question\n"
     ".TP\n2\nbad input, or output that cannot be written\n"
-    ".TP\n3\na fault of kvsim\n"
+    ".TP\n3\na bug in kvsim\n"
     ".TP\n130, 143, 129\nended by SIGINT, SIGTERM or SIGHUP\n";
 
 }  // namespace

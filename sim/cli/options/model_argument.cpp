@@ -55,7 +55,7 @@ std::optional<fs::path> model_file(const std::string& name, std::string_view pla
   if (fs::is_directory(path, status)) {
     if (fs::is_regular_file(path / "config.json", status)) return path / "config.json";
     if (is_known(name)) return std::nullopt;  // a folder that happens to have this name
-    throw InputError{fmt::format("{}: {}: this folder holds no config.json", place, name)};
+    throw InputError{fmt::format("{}: {}: this folder contains no config.json", place, name)};
   }
   if (fs::exists(path, status)) return path;
   if (is_known(name) || !is_written_as_path(name)) return std::nullopt;

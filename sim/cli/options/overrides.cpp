@@ -76,7 +76,7 @@ void refuse_plan_of_sweep(const json& document, const std::string& file) {
 
 Option skip_bad_option() {
   return {"skip-bad", 0, "N", false,
-          "pass over as many malformed records of each of the scenario's files of requests (0)"};
+          "skip up to this many malformed records in each request file of the scenario (0)"};
 }
 
 }  // namespace kvsim

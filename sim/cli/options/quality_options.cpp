@@ -28,12 +28,13 @@ bool takes(const std::vector<std::string>& names, const std::string& name) {
 
 void add_saving_options(std::vector<Option>& options) {
   options.push_back({"max-loss", 0, "SHARE", false, "bound on the loss of score: 1% or 0.01 (1%)"});
-  options.push_back({"model", 0, "NAME", true, "only rows of these models, as the rows call them"});
+  options.push_back(
+      {"model", 0, "NAME", true, "only rows of these models, by their names in the rows"});
   options.push_back({"method", 0, "NAME", true, "only rows of these methods"});
   options.push_back(
-      {"task", 0, "NAME", false, "only tasks that begin so: longbench, ruler-4k/niah"});
+      {"task", 0, "NAME", false, "only tasks with this prefix: longbench, ruler-4k/niah"});
   options.push_back(
-      {"context", 0, "N", false, "tokens of your prompts; the nearest measured are named"});
+      {"context", 0, "N", false, "tokens of your prompts; prints the nearest measured context"});
 }
 
 double read_share(const std::string& option, const std::string& text) {

@@ -136,13 +136,13 @@ Option method_lib_option() {
 
 Option split_option() {
   return {"split", 0, "WORD", false,
-          "where the prompt of a marked trace ends: recorded, question-aware (answer_start) or "
+          "end of the prompt in a marked trace: recorded, question-aware (answer_start) or "
           "question-agnostic (question_start)"};
 }
 
 Option memory_option() {
   return {"memory", 0, "SIZE", false,
-          "what the vectors of a trace may take (2 GiB); default: a quarter of the machine"};
+          "memory for the vectors of a trace (2 GiB); default: a quarter of the machine"};
 }
 
 ReplayOptions read_replay_options(const Arguments& arguments) {

@@ -369,13 +369,13 @@ void check_together(const Arguments& arguments) {
     const std::string typed = arguments.typed(flag.name);
     if (flag.of == Of::kServices && !serves) {
       throw InputError{
-          fmt::format("{}: is of a service, and there is no load; add its requests per "
-                      "second, such as --rate 5",
+          fmt::format("{}: applies to services, but there is no load; add its requests per second, "
+                      "such as --rate 5",
                       typed)};
     }
     if (flag.of == Of::kBatches && serves) {
       throw InputError{
-          fmt::format("{}: is of a static batch, and {} makes a service, which forms "
+          fmt::format("{}: applies to static batches, but {} makes a service, which forms "
                       "its own batches; --max-num-seqs bounds them",
                       typed, arguments.typed("rate"))};
     }
@@ -405,7 +405,7 @@ bool asks_by_options(const Arguments& arguments) {
   if (!arguments.words().empty()) {
     const std::string hint =
         given->pointer.empty()
-            ? fmt::format("{} is of scenarios made of options", arguments.typed(given->name))
+            ? fmt::format("{} applies to scenarios made of options", arguments.typed(given->name))
             : fmt::format("--set {}=VALUE changes the file's key", given->pointer);
     throw InputError{fmt::format("{}: expected options or a scenario file, got both ({}); {}",
                                  arguments.typed(given->name), arguments.words().front(), hint)};

@@ -89,13 +89,14 @@ std::vector<Option> hardware_options() {
                {"--system"}),
           also({"tp", 0, "N[,N…]", false, "GPUs that share the model by tensor parallelism (1)"},
                {"--tensor-parallel-size", "--tp-size", "--gpus", "-tp"}),
-          also({"pp", 0, "N[,N…]", false, "of a service: pipeline stages, each of --tp GPUs (1)"},
+          also({"pp", 0, "N[,N…]", false, "for services: pipeline stages, each of --tp GPUs (1)"},
                {"--pipeline-parallel-size", "--pp-size", "-pp"}),
           also({"replicas", 0, "N[,N…]", false,
-                "of a service: engines behind a round-robin router (1)"},
+                "for services: engines behind a round-robin router (1)"},
                {"--data-parallel-size", "--dp", "-dp"}),
           also({"stack", 0, "NAME[,NAME…]", false,
-                "the serving software: a name of `kvsim list stacks`, also of a version: vllm@0.19 "
+                "the serving software: a name of `kvsim list stacks`, optionally with a version: "
+                "vllm@0.19 "
                 "(vllm)",
                 V::kStacks},
                {"--backend"})};
@@ -107,26 +108,25 @@ std::vector<Option> load_options() {
             "requests per second: the scenario is a service with Poisson arrivals"},
            {"--request-rate"}),
       also({"isl", 0, "TOKENS", false,
-            fmt::format("input length: 2000, 32K or a list; of a service also 1000-3000, "
+            fmt::format("input length: 2000, 32K or a list; for services also 1000-3000, "
                         "uniform:min=1,max=1023 or lognormal:mean=1000,p99=4000 ({})",
                         kFlagPrompt)},
            {"--input-len", "--prompt", "--random-input-len"}),
       also({"osl", 0, "TOKENS", false, fmt::format("output length, as --isl ({})", kFlagOutput)},
            {"--output-len", "--output", "--random-output-len"}),
-      also({"prefix", 0, "TOKENS", false,
-            "of a service: tokens of the input that all requests share (0)"},
+      also({"prefix", 0, "TOKENS", false, "for services: input tokens that all requests share (0)"},
            {"--random-prefix-len"}),
       also({"requests", 0, "N", false,
-            "of a service: requests to simulate (10 minutes of load, at least 1000)"},
+            "for services: requests to simulate (10 minutes of load, at least 1000)"},
            {"--num-prompts"}),
-      also({"batch", 0, "N[,N…]", false, "of a static batch: sequences served together (1)"},
+      also({"batch", 0, "N[,N…]", false, "for static batches: sequences served together (1)"},
            {"--batch-size"})};
 }
 
 std::vector<Option> bound_options() {
-  return {{"ttft", 0, "TIME", false, "most time to the first token, such as 2s or 500ms"},
-          {"tpot", 0, "TIME", false, "most time per output token after the first, such as 50ms"},
-          also({"e2e", 0, "TIME", false, "most time from arrival to the last token"},
+  return {{"ttft", 0, "TIME", false, "longest time to the first token, such as 2s or 500ms"},
+          {"tpot", 0, "TIME", false, "longest time per output token after the first, such as 50ms"},
+          also({"e2e", 0, "TIME", false, "longest time from arrival to the last token"},
                {"--request-latency"})};
 }
 
@@ -134,32 +134,32 @@ std::vector<Option> plan_options() {
   const PlanSection plan;  // its defaults
   return {
       {"percentile", 0, "P", false,
-       fmt::format("of a service: percent of requests that have to keep all bounds ({:g})",
+       fmt::format("for services: percentage of requests that must meet all bounds ({:g})",
                    100 * plan.attainment)},
       {"price", 0, "P", false,
-       "of one GPU per hour: 2.5 (USD), 2.2EUR, or of each GPU: h100=2.5,h200=3.5"},
+       "price per GPU and hour: 2.5 (USD), 2.2EUR, or by GPU: h100=2.5,h200=3.5"},
       {"confidence", 0, "C", false,
        fmt::format("0 to 0.999: the answer allows for the error of the prediction in this share of "
                    "cases; 0: as predicted ({:g})",
                    plan.confidence)},
       also({"max-gpus", 0, "N", false,
-            fmt::format("of a service: GPUs to try at most ({})", plan.max_gpus)},
+            fmt::format("for services: largest number of GPUs to try ({})", plan.max_gpus)},
            {"--total-gpus"}),
       {"layouts", 0, "N", false,
-       "of a service: try every layout of tensor, pipeline and expert parallelism on at most N "
+       "for services: try every layout of tensor, pipeline and expert parallelism on at most N "
        "GPUs"},
       {"disaggregated", 0, "", false,
-       "with --layouts: also engines that only prefill, and others that only decode"}};
+       "with --layouts: also try separate engines for prefill and decode"}};
 }
 
 std::vector<Option> compression_options() {
   return {
       {"method", 'm', "NAME[,NAME…]", true,
-       "how the cache is compressed: a name of `kvsim list methods` (full), or FILE.py:CLASS",
+       "compression of the cache: a name of `kvsim list methods` (full), or FILE.py:CLASS",
        V::kMethods},
       method_lib_option(),
       {"budget", 'b', "B[,B…]", true,
-       "what methods keep: a share of the prompt's cache (0.2, 20%), or entries per head (256)"},
+       "budget of methods: a share of the prompt's cache (0.2, 20%), or entries per head (256)"},
       {"param", 'p', "NAME=VALUE", true, "a parameter, for the methods that have it"}};
 }
 
@@ -175,13 +175,13 @@ std::vector<Option> engine_options() {
            {"--context-length", "--max-seq-len"}),
       also({"max-num-seqs", 0, "N", false, "sequences that run at once"},
            {"--max-running-requests"}),
-      also({"max-num-batched-tokens", 0, "N", false, "tokens of one iteration"},
+      also({"max-num-batched-tokens", 0, "N", false, "tokens per iteration"},
            {"--chunked-prefill-size", "--max-num-tokens"}),
-      {"gpu-memory-utilization", 0, "X", false, "share of the GPU's memory that the engine takes"},
-      {"block-size", 0, "N", false, "tokens of a block of a paged cache"},
+      {"gpu-memory-utilization", 0, "X", false, "share of the GPU's memory that the engine uses"},
+      {"block-size", 0, "N", false, "tokens per block of a paged cache"},
       {"enforce-eager", 0, "", false, "capture no CUDA graphs"},
-      {"enable-prefix-caching", 0, "", false, "of a service: share blocks of equal prefixes"},
-      {"no-enable-prefix-caching", 0, "", false, "of a service: share none"}};
+      {"enable-prefix-caching", 0, "", false, "for services: share blocks of equal prefixes"},
+      {"no-enable-prefix-caching", 0, "", false, "for services: do not share them"}};
 }
 
 std::vector<Option> deployment_options() {
@@ -189,12 +189,12 @@ std::vector<Option> deployment_options() {
            "options from an engine's command line in quotes: \"vllm serve MODEL --max-num-seqs "
            "64\"; needs --gpu"},
           {"print-command", 0, "", false,
-           "print the command that starts the engine of the answer, and do no more"},
+           "only print the command that starts the engine of the answer"},
           {"manifest",
            0,
            "KIND",
            false,
-           "print that deployment as compose, kubernetes, llm-d or dynamo, and do no more",
+           "only print that deployment as compose, kubernetes, llm-d or dynamo",
            Option::Values::kWords,
            {manifest_kinds().begin(), manifest_kinds().end()}}};
 }
@@ -263,15 +263,16 @@ std::vector<Option> scenario_command_options(std::string out, std::string_view s
   add_group(all, "model and hardware (in place of a scenario file)", hardware_options());
   add_group(all, "load (with --rate a service, without it a static batch)", load_options());
   add_group(all, "bounds of a service", bound_options());
-  add_group(all, "plans (`kvsim run` with one of these answers as `kvsim plan`)", plan_options());
+  add_group(all, "plans (with one of these, `kvsim run` answers like `kvsim plan`)",
+            plan_options());
   add_group(all, "compression of the cache", compression_options());
   add_group(all, "engine", engine_options());
-  add_group(all, "scenario",
-            {{"set", 's', "/KEY=VALUE", true,
-              "override a key of the scenario: JSON pointer, JSON value or a word", V::kKeys},
-             skip_bad_option(),
-             {"print-scenario", 0, "", false,
-              "print the scenario that the options make, and do no more"}});
+  add_group(
+      all, "scenario",
+      {{"set", 's', "/KEY=VALUE", true,
+        "override a key of the scenario: JSON pointer, JSON value or a word", V::kKeys},
+       skip_bad_option(),
+       {"print-scenario", 0, "", false, "only print the scenario that results from the options"}});
   add_group(all, "deployment (vLLM, SGLang, TensorRT-LLM)", deployment_options());
   add_group(
       all, "output",
@@ -281,7 +282,7 @@ std::vector<Option> scenario_command_options(std::string out, std::string_view s
        {"no-figures", 0, "", false, "leave figures and report.html out of the results folder"},
        {"no-report", 0, "", false, "leave report.html out of it"},
        formats_option(),
-       {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
+       {"threads", 'j', "N", false, "threads (0: all of the machine); results do not depend on it"},
        {"quiet", 'q', "", false, "no summary, no progress"}});
   return all;
 }

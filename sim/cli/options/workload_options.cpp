@@ -33,14 +33,14 @@ constexpr std::array kReading{
     KeyOption{
         "format", "format", "NAME", ValueKind::kText,
         "plain, azure, mooncake, burstgpt, sharegpt, servegen, vidur, splitwise, weka, agentic or "
-        "bailian (found out)"},
+        "bailian (detected)"},
     KeyOption{"skip-bad", "skip_bad", "N", ValueKind::kNumber,
-              "pass over as many malformed records and count them (0)"},
-    KeyOption{"sort", "sort", "", ValueKind::kSwitch, "put records in order of time"},
+              "skip up to this many malformed records and count them (0)"},
+    KeyOption{"sort", "sort", "", ValueKind::kSwitch, "sort records by time"},
     KeyOption{"chars-per-token", "chars_per_token", "X", ValueKind::kNumber,
-              "ShareGPT without counts: characters of a token"},
+              "ShareGPT without counts: characters per token"},
     KeyOption{"tokens-per-word", "tokens_per_word", "X", ValueKind::kNumber,
-              "ShareGPT without counts: tokens of a word"},
+              "ShareGPT without counts: tokens per word"},
     KeyOption{"prefix-block", "prefix_block", "N", ValueKind::kNumber,
               "tokens per prefix id (mooncake 512, others 64)"}};
 
@@ -48,15 +48,17 @@ constexpr std::array kTransforming{
     KeyOption{"spread", "spread", "TIME", ValueKind::kDuration,
               "move each arrival by a uniform share of this: \"3 s\""},
     KeyOption{"from", "from", "TIME", ValueKind::kDuration,
-              "keep arrivals from here, which is 0 then"},
-    KeyOption{"until", "until", "TIME", ValueKind::kDuration, "keep arrivals before this"},
+              "keep arrivals from this time, which becomes 0"},
+    KeyOption{"until", "until", "TIME", ValueKind::kDuration, "keep arrivals before this time"},
     KeyOption{"limit", "limit", "N", ValueKind::kNumber, "keep the first N requests"},
-    KeyOption{"repeat", "repeat", "N", ValueKind::kNumber, "the whole N times behind each other"},
-    KeyOption{"rate-scale", "rate_scale", "X", ValueKind::kNumber, "X times the requests a second"},
+    KeyOption{"repeat", "repeat", "N", ValueKind::kNumber,
+              "N copies of the whole trace, in sequence"},
+    KeyOption{"rate-scale", "rate_scale", "X", ValueKind::kNumber,
+              "multiply the request rate by X"},
     KeyOption{"prompt-scale", "prompt_scale", "X", ValueKind::kNumber,
-              "X times the prompts' lengths"},
+              "multiply prompt lengths by X"},
     KeyOption{"output-scale", "output_scale", "X", ValueKind::kNumber,
-              "X times the outputs' lengths"},
+              "multiply output lengths by X"},
     KeyOption{"max-prompt-tokens", "max_prompt_tokens", "N", ValueKind::kNumber,
               "cut longer prompts"},
     KeyOption{"max-output-tokens", "max_output_tokens", "N", ValueKind::kNumber,
@@ -77,10 +79,10 @@ constexpr std::array kDrawing{
     KeyOption{"stratified-lengths", "stratified_lengths", "", ValueKind::kSwitch,
               "one length from each Nth of the distributions: totals hardly depend on the seed"},
     KeyOption{"agents", "agents", "sessions=N,…", ValueKind::kKinds,
-              "sessions of coding agents: sessions=100, and what of docs/requests.md differs"},
+              "sessions of coding agents: sessions=100, and other keys of docs/requests.md"},
     KeyOption{"think", "think", "TIME", ValueKind::kDuration, "closed loop: pause of a user"},
     KeyOption{"turns", "turns", "N|KIND:…", ValueKind::kKinds,
-              "sessions of so many turns, each with all before as its context"},
+              "sessions of this many turns; the context of a turn is all earlier ones"},
     KeyOption{"turn-think", "turn_think", "TIME", ValueKind::kDuration, "pause between turns"},
     KeyOption{"shared-prompt", "shared_prefix", "tokens=N,…", ValueKind::kKinds,
               "prompts begin with one of a few texts: tokens=512,prompts=4,share=0.8,exponent=1"}};
@@ -124,7 +126,7 @@ std::vector<Option> trace_file_options() {
   std::vector<Option> options;
   add_reading_options(options);
   add_transforming_options(options);
-  options.push_back({"seed", 0, "N", false, "of what is drawn: servegen, --spread (0)"});
+  options.push_back({"seed", 0, "N", false, "seed of random values: servegen, --spread (0)"});
   return options;
 }
 

@@ -34,7 +34,7 @@ void end_by(int number) {
   int none = 0;
   if (taken_down.load() && number != SIGHUP && first_signal.compare_exchange_strong(none, number)) {
     constexpr std::string_view kLine =
-        "\nkvsim: interrupted; ending what is under way (once more: at once)\n";
+        "\nkvsim: interrupted; finishing work in progress (interrupt again to stop at once)\n";
     // The result of the write has no effect.
     if (::write(STDERR_FILENO, kLine.data(), kLine.size()) < 0) first_signal = number;
     return;
@@ -100,7 +100,7 @@ std::string command_line() { return quoted_line; }
 const std::vector<std::string>& command_words() { return all_words; }
 
 std::string missing_traces_line(std::size_t missing, std::size_t all) {
-  return fmt::format("kvsim: {} of {} traces {} missing; all of them: {}\n", missing, all,
+  return fmt::format("kvsim: {} of {} traces {} missing; to compute everything: {}\n", missing, all,
                      missing == 1 ? "is" : "are", quoted_line);
 }
 

@@ -47,7 +47,7 @@ struct Interrupted {};
 /// The exit status of an interrupted command that wrote partial results: 128 + the signal number.
 [[nodiscard]] int interrupted_status();
 
-/// "kvsim: K of N traces are missing; all of them: COMMAND", for traces not run due to an
+/// "kvsim: K of N traces are missing; to compute everything: COMMAND", for traces not run due to an
 /// interrupt.
 [[nodiscard]] std::string missing_traces_line(std::size_t missing, std::size_t all);
 

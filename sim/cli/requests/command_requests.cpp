@@ -61,8 +61,8 @@ int run_convert(const Arguments& arguments) {
   arguments.expect_words(2, 2, "the file to read and the file to write");
   std::error_code status;
   if (fs::equivalent(arguments.words()[0], arguments.words()[1], status)) {
-    throw InputError{fmt::format("{}: is the file that is read; the result needs another",
-                                 arguments.words()[1])};
+    throw InputError{
+        fmt::format("{}: is the input file; choose another output file", arguments.words()[1])};
   }
   write_trace(arguments, file_workload(arguments, {arguments.words().front()}),
               arguments.words()[1]);
@@ -105,11 +105,10 @@ int run_generate(const Arguments& arguments) {
 }
 
 void add_writing(std::vector<Option>& options) {
-  options.push_back(
-      {"layout", 0, "NAME", false,
-       "layout to write: plain, azure, mooncake or weka (by the ending: .jsonl mooncake, "
-       "none and agents: weka, a folder; else plain)"});
-  options.push_back({"quiet", 'q', "", false, "say nothing"});
+  options.push_back({"layout", 0, "NAME", false,
+                     "layout to write: plain, azure, mooncake or weka (by the extension: .jsonl "
+                     "mooncake, none and agents: weka, a folder; else plain)"});
+  options.push_back({"quiet", 'q', "", false, "print nothing"});
 }
 
 }  // namespace

@@ -362,9 +362,10 @@ int run_requests_info(const Arguments& arguments) {
 
 Command requests_info_command() {
   std::vector<Option> options = trace_file_options();
-  options.push_back({"capacity-blocks", 0, "N,…", false,
-                     "capacities of a prefix cache to print the reuse for, in blocks of the trace "
-                     "(4096 to 131072, doubling)"});
+  options.push_back(
+      {"capacity-blocks", 0, "N,…", false,
+       "capacities of a prefix cache for which to print the reuse, in blocks of the trace "
+       "(4096 to 131072, doubling)"});
   options.push_back(
       {"stagger", 0, "S", false, "sessions of agents: seconds between their starts (300)"});
   for (Option& option : tier_options()) options.push_back(std::move(option));

@@ -118,14 +118,14 @@ double per_request(Seconds sum, const RequestTrace& trace) {
 }  // namespace
 
 std::vector<Option> tier_options() {
-  return {
-      {"model", 'm', "NAME", false, "model whose cache --tiers holds", Option::Values::kModels},
-      {"kv-dtype", 0, "FORMAT", false, "format of that cache (the model's)"},
-      {"gpu", 'g', "NAME", false,
-       "GPU that computes what no tier holds: prints the least time of that",
-       Option::Values::kGpus},
-      {"tiers", 0, "NAME=SIZE@BANDWIDTH:CODEC,…", false,
-       "levels of an LRU prefix cache, fastest first: what each adds, and the time to load it"}};
+  return {{"model", 'm', "NAME", false, "model whose cache --tiers holds", Option::Values::kModels},
+          {"kv-dtype", 0, "FORMAT", false, "format of that cache (the model's)"},
+          {"gpu", 'g', "NAME", false,
+           "GPU that computes blocks in no tier: prints the minimum time for that",
+           Option::Values::kGpus},
+          {"tiers", 0, "NAME=SIZE@BANDWIDTH:CODEC,…", false,
+           "levels of an LRU prefix cache, fastest first: prints the hits that each adds and their "
+           "load time"}};
 }
 
 std::optional<TierQuestion> read_tiers(const Arguments& arguments, const RequestTrace& trace) {
@@ -225,7 +225,7 @@ std::string tiers_text(const TierQuestion& question, const RequestTrace& trace,
                {"blocks so far"},
                {"adds"},
                {"found so far"},
-               {"s a request"}}};
+               {"s per request"}}};
   std::int64_t found = 0;
   const std::vector<TierHits> hits = tier_hits(curve, block, question.tiers);
   const auto percent = [&](std::int64_t blocks) {
@@ -257,7 +257,7 @@ std::string tiers_text(const TierQuestion& question, const RequestTrace& trace,
         fmt::format("{:.3g}", per_request(Seconds{question.token_time->count() * tokens}, trace));
   }
   table.add_row({"computed", "", "", percent(curve.blocks - found), "", computed});
-  return fmt::format("\nLRU tiers of {}'s cache, {} a token in {}, {}\n{}{}", question.model,
+  return fmt::format("\nLRU tiers of {}'s cache, {} per token in {}, {}\n{}{}", question.model,
                      question.token_bytes, question.format, schedule, table.str(width), notes);
 }
 

@@ -12,14 +12,15 @@ Command validate_allocator_command() {
           "python3 validation/snapshot_to_trace.py snapshot.pickle -o trace.jsonl\n"
           "kvsim validate allocator trace.jsonl --device-bytes \"79.15 GiB\"\n"
           "kvsim validate allocator t.jsonl --alloc-conf expandable_segments:True --json",
-      .options = {{"device-bytes", 0, "SIZE", false,
-                   "the device's memory (the trace's; none: nothing is refused)"},
-                  {"outside-bytes", 0, "SIZE", false,
-                   "of it, what PyTorch cannot have: context, other processes (the trace's)"},
-                  {"alloc-conf", 0, "CONF", false, "as PYTORCH_CUDA_ALLOC_CONF (the trace's own)"},
-                  {"tolerance", 0, "SHARE", false,
-                   "exit 1 if a peak is off by more, or a refusal is not at its event"},
-                  {"json", 0, "", false, "print JSON (schema kvsim.validate-allocator/1)"}},
+      .options =
+          {{"device-bytes", 0, "SIZE", false,
+            "the device's memory (the trace's; none: nothing is refused)"},
+           {"outside-bytes", 0, "SIZE", false,
+            "the part of it that PyTorch cannot use: context, other processes (the trace's)"},
+           {"alloc-conf", 0, "CONF", false, "as PYTORCH_CUDA_ALLOC_CONF (the trace's own)"},
+           {"tolerance", 0, "SHARE", false,
+            "exit 1 if a peak is off by more, or a refusal is not at its event"},
+           {"json", 0, "", false, "print JSON (schema kvsim.validate-allocator/1)"}},
       .run = run_validate_allocator};
 }
 
@@ -36,14 +37,14 @@ Command validate_e2e_command() {
       .options = {{"device", 0, "WHERE", false,
                    "cuda: the first GPU, measured; sim: the simulator, a toy model checked (cuda)"},
                   {"method", 0, "METHOD", false, "full, streaming-llm, h2o or zeromerge (full)"},
-                  {"budget", 0, "ENTRIES", false, "that a stored head keeps (1024; sim: 24)"},
-                  {"layers", 0, "N", false, "of Llama-3-8B (32); of the toy (2)"},
+                  {"budget", 0, "ENTRIES", false, "entries per stored head (1024; sim: 24)"},
+                  {"layers", 0, "N", false, "layers of Llama-3-8B (32) or of the toy model (2)"},
                   {"batch", 0, "N", false, "sequences (1)"},
-                  {"prompt", 0, "TOKENS", false, "before the first step (8192; sim: 71)"},
+                  {"prompt", 0, "TOKENS", false, "tokens before the first step (8192; sim: 71)"},
                   {"output", 0, "STEPS", false, "decode steps (64; sim: 4)"},
-                  {"rounds", 0, "N", false, "times that the steps are timed (4)"},
+                  {"rounds", 0, "N", false, "timed repetitions of the steps (4)"},
                   {"no-longest", 0, "", false, "do not look for the longest sequence"},
-                  {"seed", 0, "N", false, "of weights, tokens and the prompt's cache (0)"},
+                  {"seed", 0, "N", false, "seed of weights, tokens and the prompt's cache (0)"},
                   {"out", 'o', "FILE", false, "JSON file to write as well"},
                   {"json", 0, "", false, "print JSON (schema kvsim.validate-e2e/1)"}},
       .run = run_validate_e2e};
@@ -59,18 +60,17 @@ Command validate_kernels_command() {
               "  kvsim validate kernels --device cuda -o results/kernels",
           .options = {{"device", 0, "WHERE", false,
                        "sim: the simulator, which counts bytes; cuda: a GPU, timed (sim)"},
-                      {"seed", 0, "N", false, "of the inputs (0)"},
+                      {"seed", 0, "N", false, "seed of the inputs (0)"},
                       {"only", 0, "KERNEL", false, "only this kernel"},
                       {"cases", 0, "", false, "a line for each shape"},
                       {"counters", 0, "", false,
                        "DRAM bytes of large cases by Nsight Compute (ncu), next to the formula's"},
                       {"limit", 0, "SECONDS", false,
-                       "kernels of a GPU for which no time is left by then are skipped"},
+                       "on a GPU: skip the kernels for which no time is left after this"},
                       {"profiled", 0, "", false,
-                       "large cases once each, for a profiler to watch: neither compared nor "
-                       "timed"},
+                       "run each large case once, for a profiler, without comparison or timing"},
                       {"out", 'o', "DIR", false,
-                       "folder for result.json, figures and, of a GPU, calibration.json"},
+                       "folder for result.json, figures and, for a GPU, calibration.json"},
                       {"json", 0, "", false, "print JSON (schema kvsim.validate-kernels/1)"}},
           .run = run_validate_kernels};
 }
@@ -108,29 +108,30 @@ Command validate_published_command() {
 }
 
 Command validate_served_command() {
-  return {.name = "validate served",
-          .summary = "compare simulated services with measured runs of real ones",
-          .usage = "kvsim validate served RUNS.csv [options]",
-          .examples =
-              "kvsim validate served runs.csv\n"
-              "  kvsim validate served runs.csv --json\n"
-              "  kvsim validate served runs.csv --print-scenario RUN",
-          .options = {{"requests", 0, "DIR", false,
-                       "logs request by request, RUN.csv (the folder requests next to the table)"},
-                      {"lengths", 0, "DIR", false,
-                       "lengths of data sets (the folder lengths next to the table)"},
-                      {"set", 's', "/KEY=VALUE", true, "a key of every run's scenario"},
-                      {"print-scenario", 0, "RUN", false, "print a run's scenario and stop"},
-                      {"two-loads", 0, "", false,
-                       "calibrate each service by two of its loads (`calibrate --from-bench`) and "
-                       "predict the others"},
-                      {"rows", 0, "", false, "every run and value with its prediction"},
-                      {"threads", 'j', "N", false, "threads (0: as many as the machine has)"},
-                      {"out", 'o', "DIR", false, "folder for result.json, CSV files and figures"},
-                      {"markdown", 0, "", false, "print the tables of docs/accuracy.md"},
-                      {"json", 0, "", false,
-                       "print JSON (schema kvsim.validate-served/1); errors are fractions"}},
-          .run = run_validate_served};
+  return {
+      .name = "validate served",
+      .summary = "compare simulated services with measured runs of real ones",
+      .usage = "kvsim validate served RUNS.csv [options]",
+      .examples =
+          "kvsim validate served runs.csv\n"
+          "  kvsim validate served runs.csv --json\n"
+          "  kvsim validate served runs.csv --print-scenario RUN",
+      .options = {{"requests", 0, "DIR", false,
+                   "logs of individual requests, RUN.csv (the folder requests next to the table)"},
+                  {"lengths", 0, "DIR", false,
+                   "lengths of data sets (the folder lengths next to the table)"},
+                  {"set", 's', "/KEY=VALUE", true, "a key of every run's scenario"},
+                  {"print-scenario", 0, "RUN", false, "print a run's scenario and stop"},
+                  {"two-loads", 0, "", false,
+                   "calibrate each service with two of its loads (`calibrate --from-bench`) and "
+                   "predict the others"},
+                  {"rows", 0, "", false, "every run and value with its prediction"},
+                  {"threads", 'j', "N", false, "threads (0: all of the machine)"},
+                  {"out", 'o', "DIR", false, "folder for result.json, CSV files and figures"},
+                  {"markdown", 0, "", false, "print the tables of docs/accuracy.md"},
+                  {"json", 0, "", false,
+                   "print JSON (schema kvsim.validate-served/1); errors are fractions"}},
+      .run = run_validate_served};
 }
 
 }  // namespace

@@ -55,8 +55,8 @@ E2eScore simulate(const Arguments& arguments) {
                Dtype::kFp32, score.request);
   score.check = check_loop(score.plan);
   score.notes.emplace_back(
-      "the simulator runs a toy model in fp32, its products by the plain kernel: what is shown is "
-      "that the loop does what its method says, and that its bytes are the model's; no time");
+      "the simulator runs a toy model in fp32, with products from the plain kernel: this checks "
+      "that the loop follows its method and that its bytes are the model's; it measures no time");
   return score;
 }
 
@@ -75,7 +75,7 @@ E2eScore measure(const Arguments& arguments, const DeviceList& list) {
     throw InputError{fmt::format(
         "{}: looked for a CUDA driver and a device through the CUDA runtime: {}; build with nvcc "
         "on "
-        "a machine with an NVIDIA GPU, or say --device sim, which needs none and gives no times",
+        "a machine with an NVIDIA GPU, or use --device sim, which needs none and measures no times",
         arguments.value("device") ? "--device cuda" : "no --device was given", list.problem)};
   }
   const DeviceInfo& device = list.devices.front();
@@ -102,8 +102,8 @@ E2eScore measure(const Arguments& arguments, const DeviceList& list) {
   if (const Gpu* gpu = catalogue_gpu(device.name)) {
     score.predicted = predict_e2e(score.plan, *gpu);
     score.notes.push_back(
-        fmt::format("predicted: {} with stack kvsim-kernels, whose constants say "
-                    "what was never measured (kvsim show stack kvsim-kernels)",
+        fmt::format("predicted: {} with stack kvsim-kernels, whose sources state which constants "
+                    "were never measured (kvsim show stack kvsim-kernels)",
                     gpu->name));
   } else {
     score.notes.push_back(fmt::format(
@@ -112,11 +112,11 @@ E2eScore measure(const Arguments& arguments, const DeviceList& list) {
   score.notes.emplace_back(
       "random weights and tokens; the prompt's cache is random too, prefill is not computed");
   score.notes.emplace_back(
-      "peak_hbm is what the driver says is in use on the device, by any process: nothing else "
-      "should run on it");
+      "peak_hbm is the memory in use on the device by any process, as reported by the driver: "
+      "nothing else should run on it");
   if (!score.measured->longest && loop.method != kernels::LoopMethod::kFull) {
     score.notes.emplace_back(
-        "longest_sequence: the budget bounds the cache, so no length is the last");
+        "longest_sequence: the budget bounds the cache, so there is no longest length");
   }
   return score;
 }

@@ -26,7 +26,7 @@ void add_counters(KernelsScore& score, const std::string& profiled, const std::s
     score.dram.push_back(found == of.end() ? std::nullopt : std::optional{found->second});
   }
   score.notes.push_back(fmt::format(
-      "DRAM: bytes that ncu's hardware counters saw, of the formula's; {} cases", of.size()));
+      "DRAM: bytes by ncu's hardware counters over the formula's; {} cases", of.size()));
 }
 
 }  // namespace kvsim

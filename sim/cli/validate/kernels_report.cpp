@@ -118,7 +118,7 @@ std::string times_text(const KernelsScore& score, std::size_t width) {
 BarChart rates_chart(const KernelsScore& score) {
   const PartStyle measured{"measured", {"#0072B2"}};
   BarChart chart{.name = "kernel_rates",
-                 .title = fmt::format("What each kernel moved a second, {}", score.device),
+                 .title = fmt::format("Memory throughput of each kernel, {}", score.device),
                  .x_label = "bytes of the formula per time, largest case (GB/s)",
                  .column = "gb_s",
                  .compared_label = "predicted",
@@ -189,13 +189,13 @@ std::vector<Figure> kernels_figures(const KernelsScore& score) {
   BarChart errors{
       .name = "kernel_errors",
       .title = fmt::format("Error of each kernel against its reference, {}", score.device),
-      .x_label = "largest error of any case (% of what its dtype allows)",
+      .x_label = "largest error of any case (% of the tolerance of its dtype)",
       .column = "error_percent_of_allowed",
       .limit_label = "allowed",
       .styles = {error}};
   BarChart traffic{
       .name = "kernel_bytes",
-      .title = fmt::format("Bytes that the cases of each kernel move, {}", score.device),
+      .title = fmt::format("Bytes moved by the cases of each kernel, {}", score.device),
       .x_label = "loaded and stored, all cases together (KiB)",
       .column = "bytes",
       .unit = kKibibyte,
@@ -214,7 +214,7 @@ std::vector<Figure> kernels_figures(const KernelsScore& score) {
     ChartBar bar{.label = line.first->name,
                  .parts = {{bytes, counted}},
                  .end_text = fmt::format("{:.1f}{}", counted / kKibibyte,
-                                         equal ? ", as its formula says" : ""),
+                                         equal ? ", as in its formula" : ""),
                  .inside_numbers = false};
     if (!equal) {  // bars in pairs only if the values differ
       bar.compared = model;

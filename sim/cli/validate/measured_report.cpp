@@ -137,7 +137,7 @@ std::string generations_markdown(const std::vector<PredictedRow>& rows) {
     pool.strange += strange ? 1 : 0;
   }
   std::string out =
-      "| family | generation | format | rows | MAPE % | median | p90 | bias | with nothing of the "
+      "| family | generation | format | rows | MAPE % | median | p90 | bias | without the "
       "generation |\n|---|---|---|---:|---:|---:|---:|---:|---:|\n";
   for (auto& [names, pool] : pools) {
     const ErrorSummary all = summarise(std::move(pool.errors));

@@ -60,7 +60,7 @@ std::optional<Figure> parity_figure(const PublishedScore& score, const Parity& p
 BarChart coverage(const PublishedScore& score) {
   BarChart chart;
   chart.name = "coverage";
-  chart.title = "published rows by kind: expressed, and not";
+  chart.title = "published rows by kind: expressed and not expressed";
   chart.x_label = "rows (count)";
   chart.column = "rows";
   const PartStyle in{"expressed", {"#0072B2", 0, true}};
@@ -91,22 +91,22 @@ std::vector<Figure> published_figures(const PublishedScore& score) {
   const std::vector<Parity> parities{
       {"published_time",
        "throughputs, latencies",
-       "figure (tok/s, s or ms as the row has it)",
+       "figure (tok/s, s or ms as in the row)",
        "figure",
        {PublishedKind::kTime}},
       {"published_memory",
        "memory",
-       "memory (GB or GiB, as the row has it)",
+       "memory (GB or GiB, as in the row)",
        "gb",
        {PublishedKind::kPeakMemory, PublishedKind::kEngineMemory}},
       {"published_cache",
        "caches and capacities",
-       "cache or capacity (GB, tokens or sequences, as the row has it)",
+       "cache or capacity (GB, tokens or sequences, as in the row)",
        "figure",
        {PublishedKind::kCacheSize, PublishedKind::kCapacity, PublishedKind::kEngineCache}},
       {"published_other",
        "ratios and kernels",
-       "figure (unit as the row has it)",
+       "figure (unit as in the row)",
        "figure",
        {PublishedKind::kRelative, PublishedKind::kKernel}}};
   std::vector<Figure> figures;

@@ -230,8 +230,8 @@ std::string published_text(const PublishedScore& score, bool rows, std::size_t w
   out += errors_table(score.pooled, width);
   out += paragraph(
       "errors are |predicted - published| / published; held out: rows of documents that no "
-      "constant of their stack was taken from; verdicts: out of memory or not, right ones of all, "
-      "figures of runs predicted not to fit counted as wrong",
+      "constant of their stack was taken from; verdicts: out of memory or not, right ones out of "
+      "all; figures of runs predicted not to fit count as wrong",
       width);
   out += fmt::format(
       "\nexpressed  {} of all rows\n"

@@ -45,7 +45,7 @@
     worker.postMessage({id, what, scenario: JSON.stringify(scenario)});
   }
   function broken(why) {
-    status(`The calculating core did not start: ${why}. This page needs a browser with WebAssembly exceptions and DecompressionStream (Chromium 95, Firefox 113, Safari 16.4, or later).`, true);
+    status(`The core did not start: ${why}. This page needs a browser with WebAssembly exceptions and DecompressionStream (Chromium 95, Firefox 113, Safari 16.4, or later).`, true);
   }
 
   function status(text, wrong) {
@@ -68,7 +68,7 @@
     if (state.start && logKey() !== logged) {
       state.start = '';
       byId('log').value = '';
-      sayLog('The log was dropped: model, GPU, GPUs, stack or weights are no longer those of its start.', []);
+      sayLog('The log was dropped: its start had another model, GPU, number of GPUs, stack or weights.', []);
     }
     window.history.replaceState(null, '', window.kvsimKnobs.writeHash(state));
     forget();
@@ -97,7 +97,7 @@
     const failed = message => {
       refused = true;
       knobs.complain(message);
-      status(`Not possible so: ${message.replace(/^explorer\.json: /, '')}`, true);
+      status(`Not possible: ${message.replace(/^explorer\.json: /, '')}`, true);
       answered();
     };
     question('run', scenario, document => {
@@ -159,12 +159,12 @@
     if (point.oom) {
       const oom = point.oom, held = Object.entries(oom.owners).sort((a, b) => b[1] - a[1])[0];
       const when = oom.phase === 'decode' ? `at ${tokens(oom.tokens)}` : `in ${oom.phase}`;
-      verdict.textContent = `${asked}: does not fit. Memory runs out ${when}: ${oom.what} asks for ${say(oom.requested, 'B')}, ${say(Math.max(0, oom.free), 'B')} are free; ` +
+      verdict.textContent = `${asked}: does not fit. Memory runs out ${when}: ${oom.what} requests ${say(oom.requested, 'B')}, ${say(Math.max(0, oom.free), 'B')} are free; ` +
         `most is held by ${held ? `${labelOf(held[0])} (${say(held[1], 'B')})` : 'nothing'}.`;
       verdict.className = 'fails';
     } else {
       const owners = Object.entries(point.peak_owners).sort((a, b) => b[1] - a[1]);
-      verdict.textContent = `${asked}: fits. At its highest, in ${point.peak_phase}, it takes ${say(point.peak_hbm_bytes, 'B')} of ${say(point.usable_hbm_bytes, 'B')}; ` +
+      verdict.textContent = `${asked}: fits. At its peak, in ${point.peak_phase}, it uses ${say(point.peak_hbm_bytes, 'B')} of ${say(point.usable_hbm_bytes, 'B')}; ` +
         `most of it ${owners.slice(0, 2).map(([name, bytes]) => `${labelOf(name)} (${say(bytes, 'B')})`).join(' and ')}.`;
       verdict.className = 'fits';
     }
@@ -175,7 +175,7 @@
       ...whole('Largest batch of such sequences', 'largest_batch', '–'), ...whole('Fewest GPUs for it', 'fewest_gpus', 'more than 64'),
       ...seconds('Time to first token (prefill)', 'prefill_s'), ...rate('Tokens per second while decoding', 'decode_tok_s'),
       ...rate('Tokens per second, prefill included', 'throughput_tok_s'), ...seconds('Whole batch', 'latency_s'),
-      ...fact(point.oom ? 'Peak memory before that, of one GPU' : 'Peak memory, of one GPU', say(point.peak_hbm_bytes, 'B'), likely(point.peak_hbm_bytes_low, point.peak_hbm_bytes_high, v => say(v, 'B'))),
+      ...fact(point.oom ? 'Peak memory per GPU before that' : 'Peak memory per GPU', say(point.peak_hbm_bytes, 'B'), likely(point.peak_hbm_bytes_low, point.peak_hbm_bytes_high, v => say(v, 'B'))),
       ...fact('Cache of the batch at the end', say(point.kv_bytes_wanted === null ? point.kv_bytes : point.kv_bytes_wanted, 'B'), ''));
     const notes = [...point.notes];
     const engine = point.startup && point.startup.engine;
@@ -217,7 +217,7 @@
   const tooLong = (file, hint) => (file.size > kLongestFile ? `${file.name}: expected at most ${say(kLongestFile, 'B')}, got ${say(file.size, 'B')}: ${hint}` : '');
   async function readLog(file) {
     if (!file || !ready) return;
-    const refused = tooLong(file, 'the lines of the start are enough');
+    const refused = tooLong(file, 'the lines about the start are enough');
     if (refused) {
       sayLog(refused, [], true);
       return;
@@ -226,7 +226,7 @@
     question('log', {scenario, log: await file.text()}, document => {
       state.start = JSON.stringify(document.overrides);
       logged = logKey();
-      const pool = document.log_tokens ? `; the log’s own pool has ${tokens(document.log_tokens)}` : '';
+      const pool = document.log_tokens ? `; the pool in the log has ${tokens(document.log_tokens)}` : '';
       sayLog(`${file.name}: the pool has ${tokens(document.with_overrides.tokens)} (predicted without it: ${count(document.predicted.tokens)})${pool}.`,
         [...document.warnings, ...document.notes]);
       changed();
@@ -327,13 +327,13 @@
     const points = answers.reach.points;
     const series = points.map((point, i) => ({name: nameOf(point, i, points), values: point.curve.filter(c => c[key] !== null).map(c => [c.tokens, c[key]])}));
     const none = series.every(s => s.values.length === 0);
-    return {kind: 'lines', x: kLength, y, series, text, note: none ? 'No length fits, so that there is no time to show.' : ''};
+    return {kind: 'lines', x: kLength, y, series, text, note: none ? 'No length fits, so there is no time to show.' : ''};
   }
   const kCharts = {
     memory: ['Peak memory versus context', memorySpec],
     breakdown: ['Memory by owner', breakdownSpec],
     speed: ['Decoding rate versus context', () => curveSpec('last_step_tok_s', {name: 'tokens per second of the batch', unit: 'tok/s'}, 'At the last token of a run of each length that fits.')],
-    prefill: ['Time to first token versus context', () => curveSpec('prefill_s', {name: 'prefill', unit: 's'}, 'Of a batch of prompts of each length that fits, computed together.')],
+    prefill: ['Time to first token versus context', () => curveSpec('prefill_s', {name: 'prefill', unit: 's'}, 'Time to prefill a batch of prompts of each length that fits.')],
   };
   const cards = {};
   function draw(names) {

@@ -139,9 +139,9 @@ window.kvsimKnobs = (() => {
               this.number('gpu_count', 'GPUs', {low: 1, high: bounds.gpus, help: 'share the model (tensor parallel)'}),
               this.choice('stack', 'Software stack', names(stacks)),
               this.choice('dtype', 'Weights', [['', 'as published'], ...dtypes.map(d => [d, d])]),
-              this.choice('kv_dtype', 'Cache', [['', 'as the weights compute'], ...kv_dtypes.map(d => [d, d])])),
+              this.choice('kv_dtype', 'Cache', [['', 'format of the computation'], ...kv_dtypes.map(d => [d, d])])),
         group('How much', this.slider('prompt_tokens', 'Context: prompt tokens', {low: 1, high: kSlideTokens}),
-              this.number('output_tokens', 'Output tokens', {low: 0, high: bounds.tokens, help: 'each of them decoded after the prompt'}),
+              this.number('output_tokens', 'Output tokens', {low: 0, high: bounds.tokens, help: 'decoded after the prompt'}),
               this.slider('batch', 'Batch: sequences together', {low: 1, high: kSlideBatch})),
         group('Cache compression', this.choice('method', 'Method', names(methods)),
               this.number('budget', 'Budget', {low: 0, step: 'any'}), this.params));
@@ -169,12 +169,12 @@ window.kvsimKnobs = (() => {
         say(key, one && one.text);
       }
       const method = this.method();
-      say('method', method && `${method.summary}; holds ${method.size_law} entries a head`);
+      say('method', method && `${method.summary}; holds ${method.size_law} entries per head`);
       const budget = this.controls.budget, takes = Boolean(method && method.takes_budget);
       budget.disabled = !takes;
       budget.value = takes ? this.state.budget : '';
       budget.placeholder = takes && method.default_budget ? String(method.default_budget) : '';
-      say('budget', takes ? 'up to 1: a share of the prompt’s cache; above 1: entries a head' : 'this method has none');
+      say('budget', takes ? 'up to 1: a share of the prompt’s cache; above 1: entries per head' : 'this method has no budget');
       this.buildParams(method);
     }
 

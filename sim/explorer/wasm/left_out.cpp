@@ -43,7 +43,7 @@ MetricTable<ServeResult> service_metrics() { return {}; }
 std::string method_of_user(const std::string& name, const std::filesystem::path&) {
   if (name.find(".py") != std::string::npos || name.find(".so") != std::string::npos) {
     throw InputError{"method \"" + name +
-                     "\": the explorer runs no methods of files: kvsim run, kvsim replay"};
+                     "\": the explorer runs no methods from files: kvsim run, kvsim replay"};
   }
   return canonical_method(name);
 }
