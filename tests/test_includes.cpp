@@ -224,7 +224,7 @@ std::vector<SourceFile> sources(std::initializer_list<const char*> folders) {
   return files;
 }
 
-TEST_CASE("no include points up or sideways out of the floors") {
+TEST_CASE("no include points to a higher or sibling floor") {
   const auto files = sources({"models", "sim", "traces", "kernels", "validation"});
   CHECK(files.size() > 20);  // the tree was found
   for (const SourceFile& file : files) {
@@ -232,7 +232,7 @@ TEST_CASE("no include points up or sideways out of the floors") {
   }
 }
 
-TEST_CASE("a planted violation is found") {
+TEST_CASE("an inserted violation is detected") {
   CHECK(violations("models/units/a.hpp", "#include <vector>\n#include \"models/units/b.hpp\"\n")
             .empty());
   const auto one = [](std::string_view path, std::string_view text) {
@@ -269,7 +269,7 @@ TEST_CASE("a planted violation is found") {
         "sim/serve/elsewhere/a.cpp: is in no sub-folder of sim/serve");
 }
 
-TEST_CASE("a folder of many files has sub-folders") {
+TEST_CASE("a folder with many files has subfolders") {
   constexpr auto kMaxFiles = 26;
   std::map<std::string, int> counts;
   for (const SourceFile& file :
@@ -282,7 +282,7 @@ TEST_CASE("a folder of many files has sub-folders") {
   }
 }
 
-TEST_CASE("the table has no two-way arrow except between siblings of a floor") {
+TEST_CASE("the table has no mutual dependencies except between siblings of a floor") {
   for (const Folder& a : floors()) {
     for (const std::string_view name : a.may_include) {
       const Folder* b = folder_of(fmt::format("{}/x", name));

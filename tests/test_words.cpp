@@ -176,7 +176,7 @@ TEST_CASE("documents use no banned word") {
   check_files(kDocuments, {".md"}, [](const std::string& text) { return text; });
 }
 
-TEST_CASE("a banned word is found in comments and strings, not in names") {
+TEST_CASE("a banned word is detected in comments and strings, not in names") {
   const std::vector<BannedWord> words{{"anew", "again"}, {"of its own", "separate"}};
   const std::string code =
       "int anew = 1;  // computed Anew\n"
@@ -187,7 +187,7 @@ TEST_CASE("a banned word is found in comments and strings, not in names") {
   CHECK(findings("f.cpp", prose_of_code(code), words) == expected);
 }
 
-TEST_CASE("a banned word is found in comments and docstrings of scripts and not in their code") {
+TEST_CASE("a banned word is detected in comments and docstrings of scripts and not in their code") {
   const std::vector<BannedWord> words{{"anew", "again"}};
   const std::string script =
       "anew = \"anew\"  # computed anew\n"

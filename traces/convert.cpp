@@ -156,8 +156,8 @@ class Plan {
       const std::int64_t left = std::max<std::int64_t>(1, tokens_ - 1);
       m["prompt_len"] = fmt::format("{}", left);
       note(
-          fmt::format("the prompt of {} tokens is cut to {}, with {} behind it to decode; "
-                      "--metadata prompt_len=N sets another length",
+          fmt::format("the prompt of {} tokens is cut to {}, with {} left to decode; --metadata "
+                      "prompt_len=N sets another length",
                       prompt, left, tokens_ == left ? "no token" : "1 token"));
     }
     const std::int64_t repeat = number(m, "repeat_start"), length = number(m, "repeat_len");
@@ -255,10 +255,9 @@ class Plan {
     for (std::size_t i = 0; i < there.size(); ++i) {
       const auto expected = static_cast<std::int32_t>(i);
       if (there[i] == expected) continue;
-      throw InputError{
-          fmt::format("{}: {}: missing, though the file has layer {}; layers={} "
-                      "converts the layers that are there",
-                      in_.place(), name_in("q", expected), there[i], fmt::join(there, ","))};
+      throw InputError{fmt::format(
+          "{}: {}: missing, though the file has layer {}; layers={} converts the existing layers",
+          in_.place(), name_in("q", expected), there[i], fmt::join(there, ","))};
     }
     return there;
   }

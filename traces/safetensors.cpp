@@ -118,7 +118,7 @@ TensorEntry read_entry(const Field& field, const std::string& place, std::uint64
   for (const Field& dimension : shape) {
     const std::int64_t n = dimension.integer(0, kMaxElements);
     if (n != 0 && elements > kMaxElements / n) {
-      throw InputError{place, "a shape whose product can be counted",
+      throw InputError{place, "a shape whose number of elements fits 64 bits",
                        fmt::format("[{}, …]", fmt::join(entry.shape, ", "))};
     }
     elements *= n;

@@ -107,7 +107,7 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
   info.tokens = meta.integer("num_tokens", 1, kMaxTokens);
   info.prompt_tokens = meta.integer("prompt_len", 1, info.tokens);
   if (const std::string* mask = meta.find("mask"); mask != nullptr && *mask != "causal") {
-    throw InputError{meta.place("mask"), "\"causal\": a replay has no other attention",
+    throw InputError{meta.place("mask"), "\"causal\": a replay supports only causal attention",
                      TraceMetadata::quoted(*mask)};
   }
   info.softmax_scale = meta.find("softmax_scale") != nullptr

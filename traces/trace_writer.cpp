@@ -131,7 +131,7 @@ void SafetensorsWriter::write(std::span<const float> values) {
         break;
       }
       default:
-        KVSIM_CHECK(false, "\"{}\" holds {}, not numbers with a fraction", tensor.name,
+        KVSIM_CHECK(false, "\"{}\" holds {}, not floating-point numbers", tensor.name,
                     name_of(tensor.type));
     }
   }

@@ -245,7 +245,7 @@ void Executor::release_barrier() {
       ++other;
     }
     fault(FaultKind::kBarrier,
-          fmt::format("a barrier that not every thread reaches: {} {}, {} {}; {} of {} threads "
+          fmt::format("a barrier that some threads do not reach: {} {}, {} {}; {} of {} threads "
                       "wait at barriers",
                       thread_name(waits), whereabouts(waits), thread_name(other),
                       whereabouts(other), at_barrier_, n_threads_));
@@ -272,7 +272,7 @@ std::uint64_t Executor::warp_op(WarpOp op, std::uint32_t mask, std::uint64_t val
   ++counters_.steps;
   if ((mask & lane_bit(lane)) == 0) [[unlikely]] {
     fault(FaultKind::kDivergentWarp,
-          fmt::format("{} at {} takes part in a {} whose mask {:#010x} leaves out its lane {}",
+          fmt::format("{} at {} executes a {} whose mask {:#010x} excludes its lane {}",
                       thread_name(thread_), place(site), name_of(op), mask, lane));
   }
   thread.state = State::kAtWarpOp;
@@ -359,7 +359,7 @@ void Executor::complete(Warp& warp, std::uint32_t lanes) {
         if ((lanes & lane_bit(from)) == 0) [[unlikely]] {
           const std::uint32_t base = warp_ * kWarpSize;
           fault(FaultKind::kDivergentWarp,
-                fmt::format("{} at {} reads lane {}, which takes no part (mask {:#010x})",
+                fmt::format("{} at {} reads lane {}, which does not participate (mask {:#010x})",
                             thread_name(base + lane), place(warp.site[lane]), from, lanes));
         }
         warp.result[lane] = warp.value[from];
@@ -519,7 +519,7 @@ Memory& Executor::shared_at(const void* address) {
       return arena->memory;
     }
   }
-  fault(FaultKind::kOutOfBounds, "an address that is in no shared memory of the block");
+  fault(FaultKind::kOutOfBounds, "an address outside the block's shared memory");
 }
 
 }  // namespace kvsim::cuda_sim

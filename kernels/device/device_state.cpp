@@ -46,12 +46,12 @@ DeviceState read_device_state(const std::string& pci_bus_id) {
     return state;
   }
   if (!call(nvml, "nvmlInit_v2")) {
-    state.problem = "NVML finds no driver that answers";
+    state.problem = "NVML finds no driver that responds";
     return state;
   }
   Device device = nullptr;
   if (!call(nvml, "nvmlDeviceGetHandleByPciBusId_v2", pci_bus_id.c_str(), &device)) {
-    state.problem = "NVML knows no device at PCI address " + pci_bus_id;
+    state.problem = "NVML has no device at PCI address " + pci_bus_id;
   } else {
     state.sm_mhz = clock(nvml, "nvmlDeviceGetClockInfo", device, kClockSm);
     state.memory_mhz = clock(nvml, "nvmlDeviceGetClockInfo", device, kClockMemory);

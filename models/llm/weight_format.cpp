@@ -48,7 +48,7 @@ constexpr std::array kFormats{
         .name = "int8-channel",
         .summary = "weight-only 8 bit with a 16-bit scale per output channel, lm_head too",
         .source = "meta-pytorch/gpt-fast quantize.py, WeightOnlyInt8Linear: weight int8 [out, in], "
-                  "scales bf16 [out]; replaces every nn.Linear, the output among them",
+                  "scales bf16 [out]; replaces every nn.Linear, including the output",
         .packed = Dtype::kInt8,
         .column_bits = 16,
         .head = true},
@@ -56,7 +56,7 @@ constexpr std::array kFormats{
         .name = "int4-g32",
         .summary = "weight-only 4 bit, groups of 32 with 16-bit scale and zero, lm_head too",
         .source = "meta-pytorch/gpt-fast quantize.py, WeightOnlyInt4Linear: scales_and_zeros bf16 "
-                  "[in/group, out, 2]; replaces every nn.Linear, the output among them",
+                  "[in/group, out, 2]; replaces every nn.Linear, including the output",
         .packed = Dtype::kInt4,
         .group = 32,
         .group_bits = 32,
@@ -78,9 +78,9 @@ constexpr std::array kFormats{
                  .weight_only = false},
     WeightFormat{
         .name = "fp8-tensor",
-        .summary = "fp8 weights and activations, one fp32 scale a matrix",
+        .summary = "fp8 weights and activations, one fp32 scale per matrix",
         .source = "NVIDIA TensorRT-Model-Optimizer and vLLM Fp8LinearMethod: weight float8_e4m3fn, "
-                  "weight_scale and input_scale fp32 a tensor; lm_head and embeddings 16 bit",
+                  "weight_scale and input_scale fp32 per tensor; lm_head and embeddings 16 bit",
         .packed = Dtype::kFp8E4m3,
         .matrix_bits = 64,
         .weight_only = false},
@@ -174,7 +174,7 @@ constexpr std::array kFormats{
         .name = "nf4-double",
         .summary = "bitsandbytes NF4 with its scales quantised: 8 bits for each 64 and an fp32 for "
                    "each 256 of those",
-        .source = "QLoRA, Dettmers et al. 2023, section 3: 0.127 bits a parameter",
+        .source = "QLoRA, Dettmers et al. 2023, section 3: 0.127 bits per parameter",
         .packed = Dtype::kInt4,
         .group = 64 * 256,
         .group_bits = 8 * 256 + 32},
@@ -182,7 +182,7 @@ constexpr std::array kFormats{
         .name = "flexgen-int4",
         .summary = "FlexGen group-wise 4 bit: groups of 64 with a 16-bit minimum and scale",
         .source = "FlexGen, Sheng et al. 2023, section 5 (group size 64); FMInference/FlexLLMGen "
-                  "compression.py: all weights, embeddings among them",
+                  "compression.py: all weights, including embeddings",
         .packed = Dtype::kInt4,
         .group = 64,
         .group_bits = 32,

@@ -113,7 +113,8 @@ std::vector<ReplayError> read_replay_errors(const fs::path& path) {
         if (prompt) one.kept = std::min(1.0, value / prompt->number(1, kMax));
         if (!prompt) {
           one.reason = fmt::format(
-              "the result does not say of how many tokens {:g} entries are kept", value);
+              "the result does not state the number of tokens of which {:g} entries are kept",
+              value);
         }
       }
     }

@@ -76,7 +76,7 @@ class QualityRecords {
       } else if (c == '\r' && at_ + 1 < text_.size() && text_[at_ + 1] == '\n') {
         continue;
       } else if (closed) {
-        throw InputError{place(), "a comma behind a quoted cell", fmt::format("\"{}\"", c)};
+        throw InputError{place(), "a comma after a quoted cell", fmt::format("\"{}\"", c)};
       } else {
         cells.back() += c;
       }
@@ -211,7 +211,8 @@ class RowReader {
     if (cell.empty()) return std::nullopt;
     if (cell.front() == '~') cell.erase(0, 1);
     const auto value = number_of(cell);
-    if (!value || *value < 0.0) bad(kSamples, "a number of samples, \"~\" in front or not");
+    if (!value || *value < 0.0)
+      bad(kSamples, "a number of samples, with or without a leading \"~\"");
     return value;
   }
 
@@ -438,7 +439,7 @@ std::vector<QualityRow> parse_quality_csv(std::string_view text, std::string_vie
     rows.push_back(RowReader{cells, columns, records.place()}.read());
   }
   if (rows.empty()) {
-    throw InputError{std::string{name}, "at least one row behind the header", "none"};
+    throw InputError{std::string{name}, "at least one row after the header", "none"};
   }
   set_scales(rows);
   return rows;

@@ -305,15 +305,15 @@ std::string DefaultsRule::conditions() const {
   }
   if (!named.empty()) gpus += (gpus.empty() ? "GPUs named " : ", named ") + all_upper(named);
   if (!not_named.empty())
-    gpus += (gpus.empty() ? "GPUs but " : ", but not ") + all_upper(not_named);
+    gpus += (gpus.empty() ? "GPUs except " : ", but not ") + all_upper(not_named);
   if (!gpus.empty()) parts.push_back(gpus);
   if (gpus_from && gpus_below) {
-    parts.push_back(fmt::format("{} to {} GPUs a replica", *gpus_from, *gpus_below - 1));
+    parts.push_back(fmt::format("{} to {} GPUs per replica", *gpus_from, *gpus_below - 1));
   } else if (gpus_from) {
-    parts.push_back(fmt::format("{} or more GPUs a replica", *gpus_from));
+    parts.push_back(fmt::format("{} or more GPUs per replica", *gpus_from));
   } else if (gpus_below) {
-    parts.push_back(*gpus_below == 2 ? std::string{"one GPU a replica"}
-                                     : fmt::format("fewer than {} GPUs a replica", *gpus_below));
+    parts.push_back(*gpus_below == 2 ? std::string{"one GPU per replica"}
+                                     : fmt::format("fewer than {} GPUs per replica", *gpus_below));
   }
   if (experts) parts.emplace_back(*experts ? "models with routed experts" : "dense models");
   if (latent) parts.emplace_back(*latent ? "latent attention" : "attention that is not latent");

@@ -387,7 +387,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   });
   if (stack.growth != CacheGrowth::kPaged && stack.fraction_of != FractionOf::kAll) {
     if (const auto given = profile.find("fraction_of")) {
-      given->fail("expected \"all\": only a paged cache's pool is a share of anything else");
+      given->fail("expected \"all\": other shares require the pool of a paged cache");
     }
     stack.fraction_of = FractionOf::kAll;  // overrides the paged base profile
     stack.sources.erase("fraction_of");

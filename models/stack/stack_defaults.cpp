@@ -156,8 +156,8 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
        fmt::format("{:g}", options.memory_fraction.value_or(out.usable_fraction)),
        options.memory_fraction.has_value(), rule);
   if (rule != nullptr && rule->values.reserve && !options.memory_fraction) {
-    settings.settings.back().origin += ", from GPU memory, number of GPUs and tokens of a pass";
-    if (has_vision) settings.settings.back().origin += ", less for a vision encoder";
+    settings.settings.back().origin += ", from GPU memory, number of GPUs and tokens per pass";
+    if (has_vision) settings.settings.back().origin += ", reduced for a vision encoder";
   }
   count("block_tokens", &EngineValues::block_tokens, out.block_tokens, options.block_tokens);
 

@@ -30,8 +30,8 @@ std::optional<std::string> layers_without_method(const StaticSpec& spec) {
   std::vector<std::string> words;
   for (const auto& [kind, layers] : kinds) words.push_back(fmt::format("{} {}", layers, kind));
   return fmt::format(
-      "method {} applies to layers that cache keys and values of every token: {} "
-      "layers stay full",
+      "method {} applies to layers that cache keys and values of every token: {} layers are not "
+      "compressed",
       spec.method->name(), fmt::join(words, " and "));
 }
 
@@ -48,7 +48,7 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
   if (stack.starts_with("hf-") && latent) {
     notes.push_back(fmt::format(
         "{}: latent attention is assumed to cache its latents; transformers' DynamicCache stores "
-        "the expanded keys and values of all heads, which take many times as much",
+        "the expanded keys and values of all heads, which need many times as much memory",
         stack));
   }
   if (stack.starts_with("hf-") && windowed) {
@@ -74,8 +74,8 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
                              spec.stack->growth == CacheGrowth::kConcatAll;
   if (spec.tensor_parallel > 1 && !spec.stack->splits_layers) {
     notes.push_back(
-        fmt::format("tensor parallelism over {} GPUs: memory, work and traffic are of one of them, "
-                    "tokens per second of all",
+        fmt::format("tensor parallelism over {} GPUs: memory, work and traffic are per GPU, tokens "
+                    "per second are of all GPUs",
                     spec.tensor_parallel));
   }
   if (const auto exchange = describe_exchange(*in.stack, *spec.gpu)) notes.push_back(*exchange);
@@ -83,8 +83,8 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
   if (const auto split = describe_split_prompts(*in.stack)) notes.push_back(*split);
   if (spec.stack->masks_evicted) {
     notes.push_back(
-        fmt::format("{}: what method {} lets go stays in the cache, masked out of attention", stack,
-                    spec.method->name()));
+        fmt::format("{}: entries dropped by method {} stay in the cache, masked out of attention",
+                    stack, spec.method->name()));
   }
   const auto first = std::find_if(layers.begin(), layers.end(), caches_rows);
   const auto first_rows = static_cast<std::int32_t>(first - layers.begin());
@@ -94,9 +94,10 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
                                     static_cast<double>(spec.prompt_tokens), false);
     notes.push_back(
         step.repacked + step.recopied > 0
-            ? fmt::format("method {} does not keep plain rows: a step concatenates what its "
-                          "released code does, without the stack's copy of the whole cache",
-                          spec.method->name())
+            ? fmt::format(
+                  "method {} does not keep plain rows: a step concatenates the same tensors as its "
+                  "released code, without the stack's copy of the whole cache",
+                  spec.method->name())
             : fmt::format("method {} does not keep plain rows: they are assumed to be "
                           "written in place, without the stack's copy of the whole cache at each "
                           "step",
@@ -115,8 +116,8 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
   }
   if (estimated) {
     notes.push_back(
-        fmt::format("method {}: how many bytes its entries take depends on the data; counted is "
-                    "what its parameters suggest, and a replay measures it",
+        fmt::format("method {}: the size of its entries depends on the data; it is estimated from "
+                    "the method's parameters, and a replay measures it",
                     spec.method->name()));
   }
   StepTraffic step;
@@ -128,9 +129,9 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
   }
   if (host > Bytes{} && step.link_read > 0) {
     notes.push_back(
-        fmt::format("method {}: a step is charged for fetching all it reads from host memory; what "
-                    "it still holds from the step before is not fetched again, which only a replay "
-                    "counts",
+        fmt::format("method {}: a step is charged for fetching all it reads from host memory; "
+                    "entries that are still on the GPU from the previous step are not fetched "
+                    "again, but only a replay counts this",
                     spec.method->name()));
   }
   if (host > Bytes{} && spec.batch > 0) {

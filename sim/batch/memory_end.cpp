@@ -83,7 +83,7 @@ std::optional<MemoryEnds> memory_ends(const Stack& stack, std::int32_t gpus) {
                  .high = {.terms = {.activation = 1}, .reserve = kHighReserve},
                  .basis = {}};
   out.basis = fmt::format(
-      "published peaks in PyTorch of six documents: activations x {:g} less {} to activations x "
+      "published peaks in PyTorch of six documents: activations x {:g} minus {} to activations x "
       "{:g} plus {}; weights and caches are known (validate published)",
       out.low.terms.activation, kLowReserve, out.high.terms.activation, kHighReserve);
   return out;

@@ -77,10 +77,11 @@ StaticResult run_split(const StaticSpec& spec, const StaticOptions& options) {
   for (const LayerRange& range : ranges) {
     layers.push_back(fmt::format("{}", range.last - range.first));
   }
-  out.notes.push_back(fmt::format(
-      "layers are split over {} GPUs ({}), which compute one after the other: memory is of GPU {}, "
-      "{} of all together; work and traffic are a GPU's mean, tokens per second are of the model",
-      ranges.size(), fmt::join(layers, ", "), where, sum));
+  out.notes.push_back(
+      fmt::format("layers are split over {} GPUs ({}), which compute one after the other: memory "
+                  "is that of GPU {}, {} on all GPUs; work and traffic are means per GPU, tokens "
+                  "per second are of the model",
+                  ranges.size(), fmt::join(layers, ", "), where, sum));
   if (out.oom) {
     out.oom->what = fmt::format("{} on GPU {}", out.oom->what, where);
     return out;

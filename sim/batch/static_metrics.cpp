@@ -45,7 +45,7 @@ MetricEnds rate_ends(const Point& p, const std::optional<Interval>& time) {
 
 constexpr auto kMetrics = std::to_array<Metric<Point>>({
     Row(Kind::kBytes, "peak_hbm_bytes", "B",
-        "highest use of the run, up to the OOM where there is one", of<&StaticResult::peak_hbm>,
+        "peak memory of the run, up to the OOM if there is one", of<&StaticResult::peak_hbm>,
         {.words = "peak HBM",
          .aliases = "peak, memory",
          .page = {1, "peak HBM", "B"},
@@ -83,7 +83,7 @@ constexpr auto kMetrics = std::to_array<Metric<Point>>({
          .is_published = true},
         [](const Point& p) { return rate_ends(p, interval<&RunIntervals::decode>(p)); }),
     Row(
-        Kind::kTime, "latency_s", "s", "prefill and decode; null after an OOM",
+        Kind::kTime, "latency_s", "s", "time of prefill and decode; null after an OOM",
         [](const Point& p) -> MetricValue {
           if (!p.result.prefill_time || !p.result.decode_time) return {};
           return *p.result.prefill_time + *p.result.decode_time;
@@ -103,21 +103,23 @@ constexpr auto kMetrics = std::to_array<Metric<Point>>({
          .page = {3, "prefill", "s"},
          .is_published = true},
         ends<&RunIntervals::prefill>),
-    Row(Kind::kTime, "decode_s", "s", "of all decode steps; null after an OOM",
+    Row(Kind::kTime, "decode_s", "s", "time of all decode steps; null after an OOM",
         of<&StaticResult::decode_time>, {}, ends<&RunIntervals::decode>),
     Row(Kind::kCount, "oom_tokens_low", "tokens",
-        "per sequence, where memory runs out if the run takes the most that is likely; null: it "
-        "does not run out then (or nothing says). A point without `oom` that has it may run out",
+        "length of a sequence at which memory runs out, at the upper end of the memory interval; "
+        "null if it does not run out or if there is no interval. A point with this value and "
+        "without `oom` may run out",
         end<&RunIntervals::oom_low>),
     Row(Kind::kCount, "oom_tokens_high", "tokens",
-        "likewise if the run takes the least that is likely", end<&RunIntervals::oom_high>),
+        "likewise at the lower end of the memory interval", end<&RunIntervals::oom_high>),
     Row(Kind::kBytes, "kv_bytes_wanted", "B",
-        "cache and side data at full length, fit or not; null where only a replay knows",
+        "cache and side data at full length, whether or not they fit; null if only a replay can "
+        "measure them",
         [](const Point& p) -> MetricValue { return p.kv_bytes_wanted; }, {.is_published = true}),
     Row(
         Kind::kCount, "largest_batch", "sequences",
-        "the largest batch of this prompt and output that fits. 0: not one sequence; 65,536: as "
-        "many as were tried. Null in scenarios of more than 100 points",
+        "the largest batch of this prompt and output that fits. 0 if not even one sequence fits; "
+        "65,536 is the largest size tried. Null in scenarios of more than 100 points",
         [](const Point& p) -> MetricValue {
           return p.result.fit_range ? MetricValue{p.result.fit_range->batch} : MetricValue{};
         },
@@ -129,9 +131,9 @@ constexpr auto kMetrics = std::to_array<Metric<Point>>({
         .in(Part::kFit),
     Row(
         Kind::kCount, "fewest_gpus", "GPUs",
-        "the fewest tensor-parallel GPUs on which this batch fits. Only numbers that share the "
-        "heads and columns evenly count; null: not on 64 of them, or a scenario "
-        "of more than 100 points",
+        "the fewest tensor-parallel GPUs on which this batch fits. Only numbers that divide the "
+        "heads and columns evenly are tried; null if it does not fit on 64, and in scenarios of "
+        "more than 100 points",
         [](const Point& p) -> MetricValue { return p.result.fit_range.value_or(FitRange{}).gpus; },
         {.aliases = "fewest"},
         [](const Point& p) -> MetricEnds {
@@ -139,24 +141,24 @@ constexpr auto kMetrics = std::to_array<Metric<Point>>({
           return {fit.gpus_low, fit.gpus_high};
         })
         .in(Part::kFit),
-    Row(Kind::kBytes, "prefill_peak_bytes", "B", "highest use of prefill",
+    Row(Kind::kBytes, "prefill_peak_bytes", "B", "peak memory of prefill",
         of<&StaticResult::prefill_peak>,
         {.aliases = "prefill peak", .summary = {1, "prefill", "GiB"}, .is_published = true})
         .in(Part::kPhases),
     Row(Kind::kBytes, "decode_peak_bytes", "B",
-        "highest use of the decode steps; null if no step was run",
+        "peak memory of the decode steps; null if no step was run",
         [](const Point& p) -> MetricValue {
           if (p.result.decode_peak <= Bytes{}) return {};
           return p.result.decode_peak;
         },
         {.aliases = "decode peak", .summary = {2, "decode", "GiB"}, .is_published = true})
         .in(Part::kPhases),
-    Row(Kind::kBytes, "usable_hbm_bytes", "B", "what the stack may use of the GPU",
+    Row(Kind::kBytes, "usable_hbm_bytes", "B", "memory of the GPU that the stack may use",
         of<&StaticResult::usable_hbm>)
         .in(Part::kUsable),
     Row(Kind::kBytes, "reserved_hbm_bytes", "B",
-        "with `allocator: simulate`: the CUDA context and what the caching allocator reserved at "
-        "most; else absent",
+        "with `allocator: simulate`: the CUDA context plus the peak memory reserved by the caching "
+        "allocator; otherwise absent",
         [](const Point& p) -> MetricValue {
           if (!p.result.allocator) return NoMetric{};
           return p.spec.stack->context + p.result.allocator->end.reserved_peak;

@@ -108,7 +108,8 @@ void StaticRun::find_intervals() {
     }
     out.memory_basis = ends->basis;
   } else {
-    out.memory_basis = fmt::format("none: stack {} counts only tensors, a bound", stack_.name);
+    out.memory_basis =
+        fmt::format("none: stack {} counts only tensors, which is a bound", stack_.name);
   }
   result_.intervals = std::move(out);
 }

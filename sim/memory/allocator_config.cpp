@@ -147,7 +147,7 @@ class ConfParser {
   }
 
   Bytes megabytes() {
-    return Bytes{number<std::int64_t>(kMinMb, kMaxMb, "a number of MiB from 20 on") * kMiB};
+    return Bytes{number<std::int64_t>(kMinMb, kMaxMb, "a number of MiB of at least 20") * kMiB};
   }
 
   /// Reads "4" for all sizes, or "[256:1,512:2,>:8]": by size in MiB; sizes below the first key use

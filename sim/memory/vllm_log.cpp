@@ -146,7 +146,8 @@ class StartOutcome {
   void read_graphs(const Line& line, double gib) {
     graphs_.reset();
     if (gib >= -kMaxFreedGiB) return;
-    graphs_ = refusal(line, "end the other processes on the GPU, whose memory became free");
+    graphs_ =
+        refusal(line, "stop the other processes on the GPU, which freed memory during the start");
   }
   /// Errors: InputError if the last start failed.
   void check(VllmLog& log) const {
@@ -225,14 +226,14 @@ class LogReader {
     }
     if (peak_ && log_.weights && !log_.activation) {
       log_.activation = *peak_ - *log_.weights;
-      log_.notes.emplace_back("activation: peak_torch_memory less the weights");
+      log_.notes.emplace_back("activation: peak_torch_memory minus the weights");
     }
     if (!log_.activation && log_.total && log_.memory_fraction && log_.weights && log_.non_torch &&
         log_.kv_cache) {
       log_.activation =
           gib(static_cast<double>(log_.total->count()) / kGiB * *log_.memory_fraction) -
           *log_.weights - *log_.non_torch - *log_.kv_cache;
-      log_.notes.emplace_back("activation: the memory fraction less the other terms");
+      log_.notes.emplace_back("activation: the memory fraction minus the other terms");
     }
   }
 

@@ -53,7 +53,7 @@ void check_pool_in(const EngineStartup& s, double pool, const std::string& count
   if (pool <= of(s.total)) return;
   throw InputError{log_place, "a log of the scenario's start",
                    fmt::format("a KV cache of {}{} GiB in a GPU of {} GiB: the scenario's GPU, "
-                               "model, kv_dtype or gpu_count is not the log's",
+                               "model, kv_dtype or gpu_count differs from the log's",
                                counted, gib(pool), gib(s.total))};
 }
 
@@ -68,10 +68,10 @@ std::optional<Logged> logged_pool(VllmLog& log, const EngineStartup& s, std::int
     return Logged{*log.kv_cache, "log"};
   }
   if (*tokens % block_tokens != 0) {
-    log.warnings.push_back(fmt::format(
-        "{} tokens are no multiple of the scenario's blocks of {}: engine.block_tokens is not the "
-        "log's",
-        with_commas(*tokens), block_tokens));
+    log.warnings.push_back(
+        fmt::format("{} tokens are not a multiple of the scenario's block size {}: "
+                    "engine.block_tokens differs from the log's",
+                    with_commas(*tokens), block_tokens));
   }
   const double token = of(s.block) / static_cast<double>(block_tokens);
   const double bytes = token * static_cast<double>(*tokens);
@@ -85,7 +85,7 @@ std::optional<Logged> logged_pool(VllmLog& log, const EngineStartup& s, std::int
   if (over < -kRounding || over > kRounding + of(s.block)) {
     log.warnings.push_back(fmt::format(
         "the log's {} tokens of the scenario's {:.0f} B each are {} GiB, its KV cache is {} GiB: "
-        "the scenario's model, kv_dtype or gpu_count is not the log's, or its figures are of "
+        "the scenario's model, kv_dtype or gpu_count differs from the log's, or its figures are of "
         "different ranks{}",
         with_commas(*tokens), token, gib(bytes), gib(*log.kv_cache),
         has_windows(s, block_tokens) ? ", or the engine pads its groups of windowed layers" : ""));
@@ -163,7 +163,7 @@ void check_weights(VllmLog& log, Bytes predicted) {
   if (std::abs(of(*log.weights) - of(predicted)) <= kWeightsApart * of(predicted)) return;
   log.warnings.push_back(
       fmt::format("weights of {} GiB in the log, {} GiB predicted: the scenario's model, dtype or "
-                  "gpu_count is not the log's",
+                  "gpu_count differs from the log's",
                   gib(*log.weights), gib(predicted)));
 }
 
@@ -188,10 +188,10 @@ void complete_from_pool(VllmLog& log, const EngineStartup& scenario, const Engin
   const auto logged = logged_pool(log, stated, block_tokens, log_place);
   if (!logged || unstated_terms(log).empty()) return;
   if (stated.fraction_of != FractionOf::kAll) {
-    throw InputError{scenario_place + ": /stack",
-                     "one whose memory fraction is of all memory, as vLLM's, to take the log's KV "
-                     "cache for its own",
-                     fmt::format("one whose fraction is of \"{}\"", word_of(stated.fraction_of))};
+    throw InputError{
+        scenario_place + ": /stack",
+        "a stack whose memory fraction is of all memory, such as vLLM, to use the log's KV cache",
+        fmt::format("one whose fraction is of \"{}\"", word_of(stated.fraction_of))};
   }
   const bool derives_memory = is_stated(log.activation) && is_stated(log.non_torch);
   // Only weights or the fraction: the scenario's values are used, and there is nothing to derive.
@@ -199,18 +199,17 @@ void complete_from_pool(VllmLog& log, const EngineStartup& scenario, const Engin
   const Derived left = what_is_left(log, stated, *logged);
   const std::string account = fmt::format("{} GiB = {}", gib(left.value), left.account);
   if (is_absurd(left, stated)) {
-    throw InputError{
-        log_place, "a log of the scenario's start",
-        fmt::format("one by which the {} is {} (predicted {}): GPU, memory_fraction, model or "
-                    "gpu_count of {} is not the log's",
-                    left.name, account, gib(left.predicted), scenario_place)};
+    throw InputError{log_place, "a log of the scenario's start",
+                     fmt::format("a log by which the {} is {} (predicted {}): GPU, "
+                                 "memory_fraction, model or gpu_count of {} differs from the log's",
+                                 left.name, account, gib(left.predicted), scenario_place)};
   }
   log.*left.term = left.value;
   log.notes.push_back(fmt::format("{}: derived, not measured: {}", left.name, account));
   if (is_far(left)) {
     log.warnings.push_back(fmt::format(
-        "the {} comes out as {} GiB, predicted {} GiB: see that GPU, memory_fraction, gpu_count, "
-        "max_num_seqs and prefill_chunk of the scenario are the log's",
+        "the {} is {} GiB by the log, predicted {} GiB: check that GPU, memory_fraction, "
+        "gpu_count, max_num_seqs and prefill_chunk of the scenario match the log",
         left.name, gib(left.value), gib(left.predicted)));
   }
 }

@@ -158,9 +158,8 @@ std::string shortage_text(const EngineStartup& startup) {
 std::string state_limit_text(const EngineStartup& startup) {
   if (startup.groups && startup.groups->has_states()) {
     return fmt::format(
-        "max_num_seqs of at most {}: the pool has so many blocks, and each sequence takes one for "
-        "its "
-        "state",
+        "max_num_seqs of at most {}: the pool has this number of blocks, and each sequence takes "
+        "one for its state",
         with_commas(startup.blocks));
   }
   if (!startup.pools) return {};

@@ -100,9 +100,9 @@ std::optional<std::string> describe_exchange(const Stack& stack, const Gpu& gpu)
       expert_network(gpu, stack.expert_parallel, stack.expert_link, stack.expert_link_latency);
   const Exchange exchange = all_to_all(network);
   return fmt::format(
-      "experts over {} GPUs of {} nodes: tokens go to them and come back in all-to-all exchanges "
-      "that {} ends last, {} of what a GPU sends, after {}; bandwidth and latency are nominal, as "
-      "the scenario and the data sheet say",
+      "experts over {} GPUs of {} nodes: tokens reach them and return in all-to-all exchanges "
+      "limited by {} at {} per GPU with a latency of {}; bandwidth and latency are the nominal "
+      "values of the scenario and the data sheet",
       stack.expert_parallel, network.nodes, exchange.slowest, exchange.rate,
       stack.collective_latency + exchange.latency);
 }
@@ -146,19 +146,19 @@ void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
   check_split_experts(llm, gpu, stack, tensor_parallel);
   if (ranks == 1) {
     if (stack.expert_imbalance != 1) {
-      throw InputError{"engine: expert_imbalance: expected expert_parallel above 1 with it"};
+      throw InputError{"engine: expert_imbalance: expected expert_parallel above 1"};
     }
     return;
   }
   if (stack.expert_imbalance > ranks) {
-    throw InputError{fmt::format(
-        "engine: expert_imbalance: expected at most expert_parallel, {}: one GPU with all tokens "
-        "has so many times the mean; got {}",
-        ranks, stack.expert_imbalance)};
+    throw InputError{
+        fmt::format("engine: expert_imbalance: expected at most expert_parallel, {}, the value if "
+                    "one GPU has all tokens; got {}",
+                    ranks, stack.expert_imbalance)};
   }
   std::int32_t experts = 0;
   for (const LayerSpec& layer : llm.layers) experts = std::max(experts, layer.mlp.n_experts);
-  if (experts == 0) refuse(fmt::format("{} is dense: it has no experts to share out", llm.name));
+  if (experts == 0) refuse(fmt::format("{} is dense: it has no experts to distribute", llm.name));
   if (ranks > experts) {
     refuse(fmt::format("expected at most the {} experts of {}, got {}", experts, llm.name, ranks));
   }

@@ -122,7 +122,7 @@ std::vector<Chosen> choose(const std::vector<const ScenarioPoint*>& family,
   return {{family.front(),
            family.front()->method,
            {},
-           "its size is measured at the budgets given, of which none meets the floor"}};
+           "its size is measured at the given budgets, none of which meets the floor"}};
 }
 
 Impossible below_floor(const std::string& reason, const MethodQuality& judged,
@@ -178,7 +178,7 @@ double gpu_hour(const PlanSection& plan, const Gpu& gpu) {
   if (found != plan.prices.end()) return found->second;
   std::vector<std::string> known;
   for (const auto& [name, price] : plan.prices) known.push_back(name);
-  throw InputError{fmt::format("plan/prices: {} has no price; those given: {}", gpu.name,
+  throw InputError{fmt::format("plan/prices: {} has no price; prices are given for {}", gpu.name,
                                fmt::join(known, ", "))};
 }
 

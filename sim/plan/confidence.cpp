@@ -31,8 +31,9 @@ MemoryMargin margin_at(const Stack& stack, std::int32_t gpus, double confidence,
                        MemoryEnd MemoryEnds::*end) {
   const auto ends = memory_ends(stack, gpus);
   if (!ends) {
-    return {.end = {},
-            .basis = fmt::format("none: stack {} counts only tensors, a bound", stack.name)};
+    return {
+        .end = {},
+        .basis = fmt::format("none: stack {} counts only tensors, which is a bound", stack.name)};
   }
   MemoryMargin out{.end = to_power((*ends).*end, memory_power(confidence)), .basis = ends->basis};
   if (confidence > kKnown) {

@@ -99,11 +99,11 @@ class CandidateSearch {
 
   void refuse(Bounded& one) {
     const ServeSpec& spec = *all_.inputs[one.candidate].point->serve;
-    candidate(one).impossible = Impossible{
-        .constraint = spec.slo.tpot ? "tpot" : "e2e",
-        .text = "a sequence that decodes alone takes longer for its tokens than the bound allows",
-        .need = std::nextafter(1.0, 2.0),
-        .knobs = {}};
+    candidate(one).impossible =
+        Impossible{.constraint = spec.slo.tpot ? "tpot" : "e2e",
+                   .text = "even a sequence that decodes alone exceeds the bound",
+                   .need = std::nextafter(1.0, 2.0),
+                   .knobs = {}};
     one.is_possible = false;
   }
 
@@ -151,8 +151,7 @@ class CandidateSearch {
   std::optional<std::int64_t> refuse_by_bound(const Bounded& one, std::int64_t min) {
     candidate(one).impossible = Impossible{
         .constraint = "gpus",
-        .text = fmt::format("it takes at least {:g} GPUs for the tokens of the workload, and {:g} "
-                            "are the most",
+        .text = fmt::format("the workload's tokens need at least {:g} GPUs, and the limit is {:g}",
                             one.gpus(min), one.gpus(one.max_copies)),
         .need = static_cast<double>(min) / static_cast<double>(one.max_copies),
         .knobs = {}};
@@ -162,8 +161,7 @@ class CandidateSearch {
   void prune(const Bounded& one, std::int64_t copies) {
     const PlanCandidate* known = better(one, copies);
     candidate(one).pruned = fmt::format(
-        "no fewer than {:g} GPUs, {:.3g} per million tokens and {:.3g} s, and {} is at least as "
-        "good",
+        "at least {:g} GPUs, {:.3g} per million tokens and {:.3g} s; {} is at least as good",
         one.gpus(copies), one.bound.copy_cost * static_cast<double>(copies), one.bound.latency_s,
         known != nullptr ? known->label : "another layout");
   }

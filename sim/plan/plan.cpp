@@ -171,16 +171,16 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
                                       [](const PlanCandidate& one) { return one.range.is_known; });
   if (plan.confidence > 0) {
     notes.push_back(
-        fmt::format("answers are safe at {0:g} % (p{0:g}): memory, bounds, latency and cost count "
-                    "the worse end of the intervals that hold {0:g} % of cases",
+        fmt::format("answers are safe at {0:g} % (p{0:g}): memory, bounds, latency and cost use "
+                    "the worse end of the intervals that contain {0:g} % of cases",
                     100 * plan.confidence));
   } else if (has_ranges) {
-    notes.push_back(fmt::format(
-        "answers are predictions; the range next to them holds {:g} % of cases. For a safe answer "
-        "use --confidence 0.9 (plan.confidence)",
-        100 * range_confidence(plan.confidence)));
+    notes.push_back(
+        fmt::format("answers are predictions; the range next to them contains {:g} % of cases. For "
+                    "a safe answer use --confidence 0.9 (plan.confidence)",
+                    100 * range_confidence(plan.confidence)));
   } else {
-    notes.emplace_back("answers are predictions; nothing says how far they may be off");
+    notes.emplace_back("answers are predictions; their error is not known");
   }
   if (result.quality) {
     notes.push_back(fmt::format(
@@ -194,11 +194,13 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
         std::any_of(scenario.points.begin(), scenario.points.end(),
                     [](const ScenarioPoint& point) { return bits_of(point.spec.kv_dtype) < 16; });
     if (narrow) {
-      notes.emplace_back("what a kv_dtype below 16 bits loses is not in the quality floor");
+      notes.emplace_back(
+          "the quality floor does not include the error of a kv_dtype below 16 bits");
     }
   } else {
     notes.emplace_back(
-        "no quality floor: methods are taken at the given budgets, whatever accuracy they lose");
+        "no quality floor: methods are used at the given budgets, regardless of their loss of "
+        "accuracy");
   }
   if (!result.priced) {
     notes.emplace_back(
@@ -226,7 +228,8 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
 
 PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
   if (!scenario.plan) {
-    throw InputError{fmt::format("{}: has no \"plan\": what is to be answered", scenario.name)};
+    throw InputError{
+        fmt::format("{}: has no \"plan\", which lists the questions to answer", scenario.name)};
   }
   if (scenario.points.empty()) {
     throw InputError{fmt::format("{}: has nothing to plan for: no model and GPU", scenario.name)};
@@ -273,9 +276,9 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
   add_notes(scenario, all.result);
   all.result.not_searched = missing;
   if (missing > 0) {
-    all.result.notes.push_back(
-        fmt::format("interrupted: {} of {} candidates were not searched, and answers may be theirs",
-                    missing.load(), all.result.candidates.size()));
+    all.result.notes.push_back(fmt::format(
+        "interrupted: {} of {} candidates were not searched; they may contain better answers",
+        missing.load(), all.result.candidates.size()));
   }
   return std::move(all.result);
 }

@@ -37,8 +37,9 @@ class Judge {
     std::vector<QualityTry*> of_able;
     for (auto& [spec, one] : wanted) {
       if (spec.budget && !(spec.budget->fraction > 0)) {
-        one->why = fmt::format("a budget of {} entries is of one prompt length; the trace has {}",
-                               spec.budget->entries, trace_.info().prompt_tokens);
+        one->why = fmt::format(
+            "a budget of {} entries applies to one prompt length; the trace has {} prompt tokens",
+            spec.budget->entries, trace_.info().prompt_tokens);
         continue;
       }
       try {
@@ -71,7 +72,7 @@ class Judge {
       return;
     }
     if (!one.retained_mass) {
-      one.why = "a method that merges entries has no retained mass; max_rel_error judges it";
+      one.why = "a method that merges entries has no retained mass; use max_rel_error instead";
       return;
     }
     one.meets = *one.retained_mass >= *floor_.min_retained_mass;

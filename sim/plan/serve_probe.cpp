@@ -26,10 +26,10 @@ constexpr std::size_t kMinSamples = 2;  // the timeline is not kept
 double rate_of(const RequestTrace& trace) {
   const std::optional<double> rate = arrival_rate(trace);
   if (!rate) {
-    throw InputError{fmt::format(
-        "workload {}: its requests all come at once, or one by one as users get their answers: "
-        "there is no rate to plan for; arrivals of a rate (poisson, gamma, fixed) have one",
-        trace.name)};
+    throw InputError{
+        fmt::format("workload {}: expected arrivals with a rate (poisson, gamma, fixed), got "
+                    "requests that all arrive at once or that wait for earlier answers",
+                    trace.name)};
   }
   const auto open = std::count_if(trace.requests.begin(), trace.requests.end(),
                                   [](const Request& r) { return r.after < 0; });
@@ -83,8 +83,8 @@ ServeStart start_of(const ServeSpec& spec) {
     out.times = residuals;
   } else {
     out.no_times = !result.startup         ? "none: batches are static"
-                   : result.completed == 0 ? "none: nothing was served"
-                                           : "none: the calibration gives no intervals";
+                   : result.completed == 0 ? "none: no request was served"
+                                           : "none: the calibration has no intervals";
   }
   return out;
 }
@@ -312,7 +312,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
     }
   }
   out.constraint = kBounds[worst];
-  out.text = fmt::format("{} of {:.4g} % of requests is up to {:.3g} s, {:g} s is the bound",
+  out.text = fmt::format("{} of {:.4g} % of requests is up to {:.3g} s; the bound is {:g} s",
                          kBoundWords[worst], 100 * attainment_,
                          worst_share * bounds[worst]->count(), bounds[worst]->count());
   return out;

@@ -84,8 +84,7 @@ NextRun why_not(StaticCase& one, const Point& smallest) {
     out.text = shortage_text(*run.startup);
   } else if (started && run.oom && run.oom->phase == "load") {
     out.constraint = "kv_capacity";
-    out.text =
-        fmt::format("the cache is more than the engine's pool of {} holds", run.startup->kv_cache);
+    out.text = fmt::format("the cache exceeds the engine's pool of {}", run.startup->kv_cache);
     if (const Bytes rows = one.memory(smallest).uncompressed; rows > Bytes{}) {
       out.text += fmt::format(" ({} of it rows of prompts before compression)", rows);
     }
@@ -94,8 +93,8 @@ NextRun why_not(StaticCase& one, const Point& smallest) {
               !(run.startup && run.startup->weights < run.usable_hbm))) {
     out.constraint = "weights";
     const Bytes taken = std::max(weights, run.oom ? run.oom->requested : Bytes{});
-    out.text = fmt::format("the weights do not fit: of {} that may be used they take {}",
-                           run.usable_hbm, taken);
+    out.text =
+        fmt::format("the weights do not fit: {} are usable, they need {}", run.usable_hbm, taken);
     ratio = ratio_of(taken, run.usable_hbm);
   } else if (run.startup && run.startup->missing > Bytes{}) {
     out.constraint = "kv_capacity";
@@ -104,21 +103,19 @@ NextRun why_not(StaticCase& one, const Point& smallest) {
              memory.decode_peak >= memory.prefill_peak) {
     const Bytes rest = memory.peak() - weights - memory.kv_bytes;
     out.constraint = "kv_capacity";
-    out.text =
-        fmt::format("{} of weights + {} of cache + {} of the rest = {}, of {} that may be used",
-                    weights, memory.kv_bytes, rest, memory.peak(), run.usable_hbm);
+    out.text = fmt::format("{} of weights + {} of cache + {} of the rest = {}, of {} usable",
+                           weights, memory.kv_bytes, rest, memory.peak(), run.usable_hbm);
     ratio = ratio_of(memory.peak(), run.usable_hbm);
   } else {
     out.constraint = "activations";
-    out.text =
-        fmt::format("prefill takes {} of {} that may be used", memory.prefill_peak, run.usable_hbm);
+    out.text = fmt::format("prefill needs {} of {} usable", memory.prefill_peak, run.usable_hbm);
     if (run.oom) out.text += fmt::format(": {}", run.oom->what);
     ratio = ratio_of(memory.prefill_peak, run.usable_hbm);
   }
   // Ratios below this (one token too many) are not reported.
   constexpr double kTelling = 1.005;
   if (std::isfinite(ratio) && ratio >= kTelling) {
-    out.text += fmt::format("; {:.2f} times what there is", ratio);
+    out.text += fmt::format("; {:.2f} times the available memory", ratio);
   }
   out.text += one.margin_words(smallest);
   return next;

@@ -146,8 +146,8 @@ std::string plan(const Source& source, int threads) {
   return interruptible([&](const Progress& progress) {
     Scenario scenario = source.scenario();
     if (!scenario.plan) {
-      throw InputError{
-          fmt::format("{}: has no \"plan\": what is to be answered (docs/plan.md)", source.name)};
+      throw InputError{fmt::format(
+          "{}: has no \"plan\", which lists the questions to answer (docs/plan.md)", source.name)};
     }
     const PlanResult result = planned(scenario, threads, progress);
     return to_file_text(plan_document(scenario, result));

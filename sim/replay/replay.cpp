@@ -38,9 +38,8 @@ std::int64_t vector_bytes(const TraceInfo& info) {
          static_cast<std::int64_t>(sizeof(float));
 }
 
-/// Number of layers whose heads are replayed concurrently. More than one if a layer has fewer heads
-/// than there are threads; then at most as many as fit in a quarter of a GiB, so that long traces
-/// are still streamed.
+/// Number of layers whose heads are replayed concurrently: several if a layer has fewer heads than
+/// there are threads, but at most a quarter of a GiB, so that long traces are still streamed.
 std::int32_t layers_at_once(const TraceInfo& info, int threads, std::int64_t memory) {
   const std::int64_t layer_bytes = vector_bytes(info);
   const std::int64_t wanted = (threads + info.n_kv_heads - 1) / info.n_kv_heads;
@@ -83,7 +82,7 @@ std::string missing_inputs(const TraceInputs& inputs, const TraceInfo& info) {
     need(!info.separator_ids.empty(), "separator_ids in its metadata (or the parameter)");
   }
   if (inputs.reused) {
-    need(info.has_reused, "rows of chunks computed apart (reused.k and reused.v)");
+    need(info.has_reused, "rows of chunks computed separately (reused.k and reused.v)");
   }
   for (const PredictedScores& one : inputs.predicted) {
     need(!one.path.empty(), one.calibrates
@@ -518,7 +517,8 @@ struct NeedsAll {
 std::optional<NeedsAll> refuses_sample(const ComposedMethod& method, const TraceInfo& info) {
   if (!info.samples_layers() && !info.samples_heads()) return std::nullopt;
   const std::string_view sampled = info.samples_heads() ? "heads" : "layers";
-  if (method.needs_survey()) return NeedsAll{sampled, "it compares all before it compresses one"};
+  if (method.needs_survey())
+    return NeedsAll{sampled, "it compares all of them before it compresses one"};
   if (!method.needs().inputs.predicted.empty()) {
     return NeedsAll{sampled, "it has weights for each layer and head"};
   }
@@ -545,7 +545,7 @@ std::shared_ptr<const Method> resolve_for_trace(const MethodSpec& spec, const Tr
   auto method = make_method(spec, info.prompt_tokens, site_of(info));
   const std::string missing = missing_inputs(method->needs().inputs, info);
   if (!missing.empty()) {
-    throw InputError{fmt::format("method \"{}\" needs what trace \"{}\" does not have: {}",
+    throw InputError{fmt::format("method \"{}\" needs data that trace \"{}\" does not have: {}",
                                  spec.name, info.name, missing)};
   }
   if (const auto all = refuses_sample(as_composed(*method), info)) {

@@ -59,11 +59,12 @@ constexpr auto kMethodMetrics = std::to_array<Metric<ReplayedMethod>>({
     OfMethod(Kind::kBytes, "host_bytes_final", "B",
              "kept in host memory, not part of `bytes_held_final`",
              of_method<&M::host_bytes_final>),
-    OfMethod(Kind::kBytes, "link_bytes_total", "B", "between host and GPU, over the decode steps",
+    OfMethod(Kind::kBytes, "link_bytes_total", "B",
+             "transferred between host and GPU, over the decode steps",
              of_method<&M::link_bytes_total>),
     OfMethod(Kind::kShare, "entries_read_share", "share",
-             "entries read of those attended over, over the decode steps: 1, but for methods that "
-             "read part",
+             "share of the attended entries that is read, over the decode steps: 1 except for "
+             "methods that read only a part",
              of_method<&M::entries_read_share>, {.page = {5, "read", "share"}}),
     OfMethod(Kind::kBytes, "bytes_full_read_total", "B",
              "K and V that the full cache reads in the decode steps",
@@ -75,15 +76,14 @@ constexpr auto kMethodMetrics = std::to_array<Metric<ReplayedMethod>>({
     OfMethod(Kind::kCount, "extra_flops_total", "FLOP",
              "beyond attention itself, over the decode steps", of_method<&M::extra_flops_total>),
     OfMethod(Kind::kError, "rel_error_mean", "",
-             "of the attention output against the full cache's, over layers, query heads and steps",
+             "relative error of the attention output against the full cache's, averaged over "
+             "layers, query heads and steps",
              of_method<&M::rel_error_mean>,
              {.aliases = "error, p99", .page = {2, "mean error"}, .sweep = {1, "error"}}),
     OfMethod(Kind::kError, "answer_error_mean", "",
-             "the same over the steps that predict answers, each by the attention that its query "
-             "gives to "
-             "one token of the context (docs/record.md); null of a trace without `answer_start` "
-             "and segments "
-             "named `answer`",
+             "the same over the steps that predict answers, each weighted by the attention of its "
+             "query to one token of the context (docs/record.md); null for a trace without "
+             "`answer_start` and segments named `answer`",
              of_method<&M::answer_error_mean>, {.aliases = "answer error"}),
     OfMethod(Kind::kError, "rel_error_p99", "", "likewise", of_method<&M::rel_error_p99>,
              {.page = {3, "p99 error"}, .sweep = {2, "p99 error"}}),
@@ -91,19 +91,20 @@ constexpr auto kMethodMetrics = std::to_array<Metric<ReplayedMethod>>({
              {.sweep = {3, "cosine"}, .higher_is_better = true}),
     OfMethod(
         Kind::kError, "retained_mass_mean", "share",
-        "share of the full attention's mass on what is held; null for merges",
+        "share of the full attention's mass on the held entries; null for methods that merge "
+        "entries",
         of_method<&M::retained_mass_mean>,
         {.page = {4, "mass retained", "share"}, .sweep = {4, "mass"}, .higher_is_better = true}),
     OfMethod(Kind::kError, "best_mass_mean", "share",
-             "the largest share that any equal number of entries could have, chosen again at each "
-             "step by each query head. Less `retained_mass_mean` it is the distance from the "
-             "optimum, never negative except for rounding (1e-6); null likewise",
+             "the largest share that the same number of entries could have, chosen again at each "
+             "step by each query head. Its difference from `retained_mass_mean` is the distance "
+             "from the optimum, never negative except for rounding (1e-6); null likewise",
              of_method<&M::best_mass_mean>),
     OfMethod(
         Kind::kError, "oracle_mass_gap", "share",
-        "retained mass of `oracle-step` less this method's, where it ran at the same budget; else "
-        "null. Negative where a method holds more than its budget of the prompt, as those that "
-        "only append in decoding",
+        "retained mass of `oracle-step` minus that of this method, if the oracle ran at the same "
+        "budget; otherwise null. Negative if a method holds more than its budget of the prompt, as "
+        "methods that only append during decoding do",
         [](const ReplayedMethod& m) -> MetricValue { return oracle_gap(m.replay, m.method).mass; }),
     OfMethod(Kind::kError, "oracle_error_ratio", "",
              "this method's `rel_error_mean` over the oracle's; null likewise",
@@ -111,14 +112,14 @@ constexpr auto kMethodMetrics = std::to_array<Metric<ReplayedMethod>>({
                return oracle_gap(m.replay, m.method).error_ratio;
              }),
     OfMethod(Kind::kBytes, "closed_form_bytes_final", "B",
-             "the size law's `bytes_held_final`; null where there is none",
+             "`bytes_held_final` by the size law; null if there is no closed form",
              of_method<&M::closed_form_bytes_final>),
 });
 
 using S = ReplayStep;
 constexpr auto kStepMetrics = std::to_array<Metric<ReplayStep>>({
     OfStep(Kind::kCount, "step", "", "from 1", kStep<&S::step>),
-    OfStep(Kind::kCount, "tokens", "tokens", "so far, this step's included", kStep<&S::tokens>),
+    OfStep(Kind::kCount, "tokens", "tokens", "so far, including this step", kStep<&S::tokens>),
     OfStep(Kind::kCount, "entries_held", "entries",
            "sum over layers and stored heads, after compression", kStep<&S::entries_held>),
     OfStep(Kind::kCount, "entries_attended", "entries", "likewise, attended over",
@@ -128,7 +129,8 @@ constexpr auto kStepMetrics = std::to_array<Metric<ReplayStep>>({
            kStep<&S::bytes_attended>),
     OfStep(Kind::kBytes, "side_bytes", "B", "side data", kStep<&S::side_bytes>),
     OfStep(Kind::kBytes, "host_bytes", "B", "kept in host memory", kStep<&S::host_bytes>),
-    OfStep(Kind::kBytes, "link_bytes", "B", "between host and GPU", kStep<&S::link_bytes>),
+    OfStep(Kind::kBytes, "link_bytes", "B", "transferred between host and GPU",
+           kStep<&S::link_bytes>),
     OfStep(Kind::kCount, "entries_read", "entries", "of those attended over",
            kStep<&S::entries_read>),
     OfStep(Kind::kBytes, "bytes_read", "B", "in this step", kStep<&S::bytes_read>),
@@ -144,7 +146,7 @@ constexpr auto kStepMetrics = std::to_array<Metric<ReplayStep>>({
 using C = ReplayCell;
 constexpr auto kCellMetrics = std::to_array<Metric<ReplayCell>>({
     OfCell(Kind::kCount, "layer", "", "from 0", kCell<&C::layer>),
-    OfCell(Kind::kCount, "head", "", "stored head; of `per_head[]` alone",
+    OfCell(Kind::kCount, "head", "", "stored head; only in `per_head[]`",
            [](const ReplayCell& cell) -> MetricValue {
              if (cell.head < 0) return NoMetric{};
              return cell.head;
@@ -152,7 +154,7 @@ constexpr auto kCellMetrics = std::to_array<Metric<ReplayCell>>({
     OfCell(Kind::kCount, "entries_final", "entries", "after the last step",
            kCell<&C::entries_final>),
     OfCell(Kind::kBytes, "bytes_final", "B", "likewise", kCell<&C::bytes_final>),
-    OfCell(Kind::kError, "rel_error_mean", "", "as of the method", kCell<&C::rel_error_mean>),
+    OfCell(Kind::kError, "rel_error_mean", "", "as for the method", kCell<&C::rel_error_mean>),
     OfCell(Kind::kError, "cosine_mean", "", "likewise", kCell<&C::cosine_mean>),
     OfCell(Kind::kError, "retained_mass_mean", "share", "likewise", kCell<&C::retained_mass_mean>),
 });
@@ -162,7 +164,7 @@ constexpr auto kPagedMetrics = std::to_array<Metric<ReplayPaged>>({
     OfPaged(Kind::kText, "moment", "",
             "`prefill`: after the prompt was compressed; `end`: after the last step",
             of_row<ReplayPaged, &ReplayPaged::moment>),
-    OfPaged(Kind::kCount, "block_size", "entries", "of a block", of_paged<&P::block_size>),
+    OfPaged(Kind::kCount, "block_size", "entries", "entries per block", of_paged<&P::block_size>),
     OfPaged(Kind::kText, "layout", "",
             "`across_heads` (a block spans the stored heads of a layer and is free when all have "
             "left it) or `per_head`",
@@ -172,22 +174,24 @@ constexpr auto kPagedMetrics = std::to_array<Metric<ReplayPaged>>({
     OfPaged(Kind::kBytes, "allocated_bytes", "B", "blocks that hold any entry",
             of_paged<&P::allocated>),
     OfPaged(Kind::kBytes, "reclaimable_bytes", "B",
-            "blocks that hold none: with `allocated_bytes`, what the full cache's blocks take",
+            "blocks that hold none; plus `allocated_bytes`: the size of the full cache's blocks",
             of_paged<&P::reclaimable>),
     OfPaged(Kind::kBytes, "slack_bytes", "B",
-            "`allocated_bytes` less `logical_bytes`: dropped entries, and the end of last blocks",
+            "`allocated_bytes` minus `logical_bytes`: dropped entries, and the unused end of last "
+            "blocks",
             of_paged<&P::slack>),
     OfPaged(Kind::kCount, "entries_dropped", "entries", "of all layers and stored heads",
             of_paged<&P::entries_dropped>),
     OfPaged(Kind::kCount, "blocks_total", "", "of the full cache", of_paged<&P::blocks_total>),
-    OfPaged(Kind::kCount, "blocks_freed", "", "those that came free", of_paged<&P::blocks_freed>),
+    OfPaged(Kind::kCount, "blocks_freed", "", "blocks that became free",
+            of_paged<&P::blocks_freed>),
     OfPaged(Kind::kBytes, "compacted_bytes_none", "B", "allocated without compaction",
             compacted<CompactionPolicy::kNone, &PagedCompaction::allocated>),
     OfPaged(Kind::kBytes, "compaction_bytes_moved_none", "B", "0",
             compacted<CompactionPolicy::kNone, &PagedCompaction::bytes_moved>),
     OfPaged(Kind::kBytes, "compacted_bytes_slack", "B",
-            "allocated after compaction of layers whose slack exceeds a quarter of what they have "
-            "allocated, at this moment",
+            "allocated after compaction of the layers whose slack exceeds a quarter of their "
+            "allocated bytes at this moment",
             compacted<CompactionPolicy::kSlack, &PagedCompaction::allocated>),
     OfPaged(Kind::kBytes, "compaction_bytes_moved_slack", "B",
             "rows copied for it, each counted once (traffic is a read and a write). The fullest "

@@ -350,11 +350,11 @@ void ReplaySummary::add_standard_errors() {
   if (!sample_.is_all()) add_step_errors(out);
   if (samples_ > 0 && std::isfinite(result_.rel_error_mean)) {
     if (!out.rel_error_mean) {
-      note(fmt::format("its means have no standard error: one {} shows no spread", lone));
+      note(fmt::format("its means have no standard error: one {} has no spread", lone));
     } else if (retrieved_ > 0 && !out.answer_error_mean) {
       note(
           "answer_error_mean has no standard error: one layer, head or run of steps of the sample "
-          "has all that is retrieved");
+          "has all retrieved tokens");
     }
   }
   result_.standard_errors = out;
@@ -402,8 +402,7 @@ ReplayMethod ReplaySummary::finish() {
 
   if (why_entries_ > kMaxWhy) {
     result_.why.clear();
-    note(fmt::format("its entries are counted by what keeps them, not listed: more than {}",
-                     kMaxWhy));
+    note(fmt::format("its entries are counted by reason, not listed: more than {}", kMaxWhy));
   }
 
   std::int64_t closed = 0;
@@ -427,7 +426,7 @@ ReplayMethod ReplaySummary::finish() {
   result_.rel_error_mean = error_sum_ * share;
   result_.cosine_mean = cosine_sum_ * share;
   if (samples_ > 0 && !std::isfinite(result_.rel_error_mean)) {
-    note("its errors are no numbers: rows of its store are beyond the range of their format");
+    note("its errors are not numbers: rows of its store exceed the range of their format");
   }
   if (method_.has_retained_mass()) {
     result_.retained_mass_mean = mass_sum_ * share;
@@ -455,14 +454,14 @@ ReplayMethod ReplaySummary::finish() {
                     .key_error = ratio(trip_.key_error, trip_.key_square),
                     .value_error = ratio(trip_.value_error, trip_.value_square)};
     const auto text = [](double error) {
-      return std::isfinite(error) ? fmt::format("{:.3g}", error) : std::string{"no number"};
+      return std::isfinite(error) ? fmt::format("{:.3g}", error) : std::string{"not a number"};
     };
-    note(fmt::format(
-        "{} of the prompt went to the tier and came back as {} ({:.3g} to 1); squared error of the "
-        "keys that returned {}, of the values {}",
-        Bytes{result_.tier->page_bytes}, Bytes{result_.tier->link_bytes},
-        ratio(trip_.page_bytes, trip_.link_bytes), text(result_.tier->key_error),
-        text(result_.tier->value_error)));
+    note(
+        fmt::format("{} of the prompt were moved to the tier and read back as {} ({:.3g} to 1); "
+                    "squared error of the keys that returned {}, of the values {}",
+                    Bytes{result_.tier->page_bytes}, Bytes{result_.tier->link_bytes},
+                    ratio(trip_.page_bytes, trip_.link_bytes), text(result_.tier->key_error),
+                    text(result_.tier->value_error)));
   }
   if (prompt_outcome_.rows > 0) {
     const PrefillOutcome& all = prompt_outcome_;
@@ -471,11 +470,11 @@ ReplayMethod ReplaySummary::finish() {
                        .flops_share = all.flops / all.full_flops,
                        .rel_error_mean = all.error / rows,
                        .retained_mass_mean = all.mass / rows};
-    note(fmt::format(
-        "of the prompt's attention {:.3g} of the causal pairs are computed, with {:.3g} of the "
-        "FLOPs; error of the prompt's outputs {:.3g}, mass retained {:.4g}",
-        result_.prefill->pairs_share, result_.prefill->flops_share, result_.prefill->rel_error_mean,
-        result_.prefill->retained_mass_mean));
+    note(
+        fmt::format("the prompt's attention computes {:.3g} of the causal pairs, with {:.3g} of "
+                    "the FLOPs; error of the prompt's outputs {:.3g}, mass retained {:.4g}",
+                    result_.prefill->pairs_share, result_.prefill->flops_share,
+                    result_.prefill->rel_error_mean, result_.prefill->retained_mass_mean));
   }
   add_segments();
   add_standard_errors();
@@ -485,7 +484,7 @@ ReplayMethod ReplaySummary::finish() {
   if (const auto own = own_method_note(method_.name())) result_.notes.push_back(*own);
   if (method_.parts().read && !method_.parts().select->bounded()) {
     result_.notes.push_back(
-        fmt::format("its budget is what a step reads; it keeps every token{}",
+        fmt::format("its budget limits the entries read per step; it keeps every token{}",
                     result_.host_bytes_final > 0 ? ", part of it in host memory" : ""));
   }
   if (stored != trace_.dtype) {

@@ -141,8 +141,8 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
       if (!known) {
         for (ReplayMethod& m : job.result.methods) {
           m.notes.push_back(
-              "all layers were replayed, and its error is less certain than "
-              "--until: more --heads or --steps would help");
+              "all layers were replayed, but the error is less certain than --until requires: use "
+              "more --heads or --steps");
         }
       }
       return job;

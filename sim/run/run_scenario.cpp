@@ -229,10 +229,9 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
       }
     });
     if (scenario.points.size() > kMaxWithGaps) {
-      report.notes.push_back(
-          fmt::format("no figure shows gaps between tokens or what the cache "
-                      "takes under load: {} points, more than {}",
-                      scenario.points.size(), kMaxWithGaps));
+      report.notes.push_back(fmt::format(
+          "no figure shows gaps between tokens or cache memory under load: {} points, more than {}",
+          scenario.points.size(), kMaxWithGaps));
     }
   } else {
     report.results = run_static_points(scenario, how, ran);

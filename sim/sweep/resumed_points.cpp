@@ -43,16 +43,16 @@ void refuse_other_sweep(const Field& header, const SweepPlan& plan, std::string_
                         const fs::path& file) {
   const auto schema = header.find("schema");
   if (!schema || schema->raw() != "kvsim.sweep-points/1") {
-    throw InputError{fmt::format("{}: is no points file of a sweep", file.string())};
+    throw InputError{fmt::format("{}: is not a points file of a sweep", file.string())};
   }
   if (const std::string by = header.at("kvsim").string(); by != version) {
-    throw InputError{fmt::format(
-        "{}: was begun by kvsim {} and this is kvsim {}, whose figures may differ; remove the "
-        "folder to start over",
-        file.string(), by, version)};
+    throw InputError{
+        fmt::format("{}: was started by kvsim {} and this is kvsim {}, whose results may differ; "
+                    "remove the folder to start over",
+                    file.string(), by, version)};
   }
   if (header.at("hash").string() != plan.hash()) {
-    throw InputError{fmt::format("{}: is of another sweep: {}", file.string(),
+    throw InputError{fmt::format("{}: belongs to another sweep: {}", file.string(),
                                  differences(header.at("sweep").raw(), plan.echo()))};
   }
 }

@@ -404,8 +404,8 @@ Scenario SweepPlan::scenario(std::size_t point) const {
   Scenario scenario = scenario_of(document(point), file_, place, true);
   if (scenario.points.size() != 1) {
     throw InputError{
-        fmt::format("{}: is {} runs, and a point of a sweep is one: write the values that differ "
-                    "as axes of the sweep",
+        fmt::format("{}: is {} runs, but a point of a sweep must be one run: write the values that "
+                    "differ as axes of the sweep",
                     place, scenario.points.size())};
   }
   return scenario;

@@ -1,9 +1,9 @@
-// Answers scenarios with the explorer's core, as the page's worker does:
+// Answers queries about scenarios with the explorer's core, like the page's worker:
 //
 //   node explorer_core.mjs CORE.wasm.gz explorer_core.js < QUESTIONS > ANSWERS
 //
-// A question is a line of JSON, {"what": "run" | "reach" | "launch" | "log" | "compare" | "catalogue", "scenario": …}; an answer
-// too: {"document": …, "ms": …} or {"error": TEXT, "name": "InputError"}.
+// Each question is a line of JSON: {"what": "run" | "reach" | "launch" | "log" | "compare" | "catalogue", "scenario": …}.
+// Each answer is a line of JSON: {"document": …, "ms": …} or {"error": TEXT, "name": "InputError"}.
 import fs from 'node:fs';
 import zlib from 'node:zlib';
 

@@ -30,7 +30,7 @@ std::vector<fs::path> documents() {
   return found;
 }
 
-TEST_CASE("every relative link of a document leads to a file and to a heading of it") {
+TEST_CASE("every relative link of a document points to an existing file and heading") {
   std::size_t followed = 0;
   for (const fs::path& document : documents()) {
     const auto lines = read_document(document);
@@ -50,7 +50,7 @@ TEST_CASE("every relative link of a document leads to a file and to a heading of
   CHECK(followed > 50);
 }
 
-TEST_CASE("README lists the reasons for which a test may be skipped and no others") {
+TEST_CASE("README lists exactly the allowed reasons for skipping a test") {
   std::vector<std::string> allowed;
   for (const DocumentLine& line : read_document(root / "tests/allowed_skips.txt")) {
     if (!line.text.empty() && !line.text.starts_with("#")) allowed.push_back(line.text);
@@ -67,7 +67,7 @@ TEST_CASE("README lists the reasons for which a test may be skipped and no other
   CHECK(listed == allowed);
 }
 
-TEST_CASE("every page under docs is in the site's table of contents and nothing else is") {
+TEST_CASE("the site's table of contents lists exactly the pages under docs") {
   const auto lines = read_document(root / "mkdocs.yml");
   std::vector<std::string> listed;
   for (const DocumentLine& line : lines) {
@@ -88,7 +88,7 @@ TEST_CASE("every page under docs is in the site's table of contents and nothing 
   CHECK(listed == there);
 }
 
-TEST_CASE("commands are parsed like in the shell") {
+TEST_CASE("commands are parsed as in the shell") {
   const std::vector<DocumentLine> lines{{1, "```sh"},
                                         {2, "kvsim run a.json  # a remark"},
                                         {3, "# nothing but a remark"},

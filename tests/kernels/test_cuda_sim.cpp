@@ -59,7 +59,8 @@ KVSIM_KERNEL copy_with_stride(Span<const float> in, Span<float> out, std::int64_
   kv::store(out, threadIdx.x, kv::load(in, i));
 }
 
-TEST_CASE("sectors: a warp's 128 bytes are 4 of them and strided they are one per lane") {
+TEST_CASE(
+    "sectors: a warp's contiguous 128 bytes use 4 sectors and strided accesses one per lane") {
   const auto in = ramp(32 * 64);
   // 32 adjacent floats are 4 sectors of 32 bytes. With a stride of 2 they touch 8 sectors, with a
   // stride of 8 one sector each; beyond that the number stays 32.
@@ -221,7 +222,7 @@ KVSIM_KERNEL dynamic_rotate(Span<std::uint16_t> out) {
   kv::store(out, threadIdx.x, kv::load(tile, (threadIdx.x + 1) % blockDim.x));
 }
 
-TEST_CASE("dynamic shared memory: adjacent elements of two bytes are no race") {
+TEST_CASE("dynamic shared memory: accesses to adjacent two-byte elements are not a race") {
   Device device;
   Buffer<std::uint16_t> out{device, "out", 64};
   launch({&device}, "rotate", {2}, {64}, 128, dynamic_rotate, span_of(out));
@@ -242,7 +243,7 @@ KVSIM_KERNEL histogram(Span<const std::uint32_t> in, Span<std::uint32_t> bins, S
   kv::atomic_exchange(extremes, 3, x);
 }
 
-TEST_CASE("atomics: sums, extremes, exchange, and no race among themselves") {
+TEST_CASE("atomics: sums, extremes, exchange, and no race between atomics") {
   Device device;
   std::vector<std::uint32_t> values(257);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -326,7 +327,7 @@ KVSIM_KERNEL mixed(Span<const float> in, Span<float> out) {
   kv::atomic_add(out, 0, x * 1e-3F);
 }
 
-TEST_CASE("runs repeat: counts and bits, on new memory and after a fault") {
+TEST_CASE("repeated runs give the same counts and bits, on new memory and after a fault") {
   const auto run = [](Device& device, int padding) {
     std::vector<float> values(256);
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -366,7 +367,7 @@ TEST_CASE("runs repeat: counts and bits, on new memory and after a fault") {
   for (const auto& result : results) CHECK(result == first);
 }
 
-TEST_CASE("a launch that no device accepts is refused") {
+TEST_CASE("a launch beyond the limits of every device is refused") {
   Device device;
   Buffer<std::int64_t> out{device, "out", 1};
   for (const auto& [grid, block, shared] : {std::tuple<Dim3, Dim3, std::int64_t>{{1}, {1025}, 0},

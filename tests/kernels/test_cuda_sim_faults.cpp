@@ -137,7 +137,7 @@ KVSIM_KERNEL no_races(Span<float> out, Span<float> other) {
   kv::load(out, threadIdx.x ^ 33U);
 }
 
-TEST_CASE("accesses that are no race are not reported") {
+TEST_CASE("accesses that are not races are not reported") {
   Device device;
   Buffer<float> out{device, "out", std::vector<float>(65, 0)};
   Buffer<float> other{device, "other", 64};
@@ -258,7 +258,7 @@ KVSIM_KERNEL two_barriers(Span<float> out) {
   kv::store(out, threadIdx.x, 1.0F);
 }
 
-TEST_CASE("a barrier that one thread never reaches: where the others wait and where it left") {
+TEST_CASE("a barrier that one thread never reaches: where the others wait and where it exited") {
   Device device;
   Buffer<float> out{device, "out", 64};
   const auto fault =
@@ -324,7 +324,7 @@ KVSIM_KERNEL throws_itself(Span<float> out) {
   kv::store(out, threadIdx.x, 1.0F);
 }
 
-TEST_CASE("an exception of a kernel leaves the launch and the device stays usable") {
+TEST_CASE("an exception in a kernel propagates from the launch and the device stays usable") {
   Device device;
   Buffer<float> out{device, "out", 64};
   for (int i = 0; i < 3; ++i) {

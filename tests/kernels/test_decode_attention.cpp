@@ -120,9 +120,8 @@ void check_run(const DecodeShape& shape, Options options) {
 }
 
 TEST_CASE_TEMPLATE(
-    "decode attention agrees with the reference at odd lengths and moves what the "
-    "formula says",
-    T, float, kv::Half, kv::BFloat16) {
+    "decode attention agrees with the reference at odd lengths and moves the predicted bytes", T,
+    float, kv::Half, kv::BFloat16) {
   for (const std::int64_t entries : {1, 31, 257}) {
     for (const auto& [heads, kv_heads] : {std::pair<std::int64_t, std::int64_t>{2, 2}, {8, 1}}) {
       check_run<T>({.batch = 2,
@@ -158,7 +157,8 @@ TEST_CASE("decode attention accepts any group and splits larger ones, which read
   }
 }
 
-TEST_CASE("decode attention: splitting changes only rounding and traffic stays the formula") {
+TEST_CASE(
+    "decode attention: splitting changes only rounding and traffic still matches the formula") {
   DecodeShape shape{.batch = 1,
                     .n_heads = 2,
                     .n_kv_heads = 1,

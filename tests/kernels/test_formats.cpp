@@ -245,7 +245,7 @@ TEST_CASE("graph: a prompt written in formats of engines, byte for byte") {
   }
 }
 
-TEST_CASE("kernels over formats: shapes and spans that are not theirs are refused") {
+TEST_CASE("kernels over formats: unsupported shapes and spans are refused") {
   Device device;
   const Buffer<float> from{device, "from", std::vector<float>(8 * 64)};
   Buffer<std::uint32_t> codes{device, "codes", 64};

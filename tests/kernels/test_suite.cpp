@@ -42,7 +42,7 @@ TEST_CASE("the suite names families of the cost model") {
   }
 }
 
-TEST_CASE("the suite: a single kernel, the same inputs from the same seed, no unknown kernel") {
+TEST_CASE("the suite: single kernels, equal inputs for equal seeds, unknown kernels are refused") {
   const SuiteOptions options{.seed = 3, .only = "update_scores"};
   const auto once = kernels::run_suite_in_simulator(options);
   const auto again = kernels::run_suite_in_simulator(options);

@@ -75,7 +75,7 @@ std::map<std::string, Row> rows_of(const std::string& document) {
   return rows;
 }
 
-TEST_CASE("the table of bytes names every kernel of the suite and existing tests") {
+TEST_CASE("the table of bytes lists every kernel of the suite and only existing tests") {
   const fs::path root{KVSIM_SOURCE_DIR};
   const auto rows = rows_of(text_of(root / "docs" / "cuda-sim.md"));
   const std::vector<std::string> suite = kernels::suite_kernels();

@@ -76,7 +76,7 @@ TEST_CASE("one or more") {
   CHECK_THROWS_AS((void)f.at("none").one_or_more(), InputError);
 }
 
-TEST_CASE("objects of an array and members of an object are read in linear time") {
+TEST_CASE("array items and object members are read in linear time") {
   // With 300,000 of each, this took minutes when the end of each object visited all siblings.
   constexpr int kMany = 300'000;
   std::string list = "[", object = "{";

@@ -88,7 +88,7 @@ TEST_CASE("rows by blocks equal the rows of group attention") {
   }
 }
 
-TEST_CASE("an entry hidden from one head has no weight there and its usual weight elsewhere") {
+TEST_CASE("an entry hidden from one head has no weight in it and its usual weight in others") {
   GroupAttention attention{2, 1, 1.0};
   const std::vector<float> q{1, 1};
   const std::vector<float> keys{0, 0, 0};
@@ -351,7 +351,7 @@ TEST_CASE("scores that are all minus infinity are refused as a row out of its fo
   CHECK_THROWS_AS(attention.finish(std::span{two}, std::span{two_sums}), ContractError);
 }
 
-TEST_CASE("shapes that disagree are a broken contract") {
+TEST_CASE("shapes that disagree are a contract violation") {
   GroupAttention attention{1, 4, 1.0};
   const std::vector<float> q(4), k(8), v(4);
   CHECK_THROWS_AS(attention.run(q, k, v, {}), ContractError);

@@ -72,7 +72,7 @@ pid_t ended_process() {
   return child;
 }
 
-TEST_CASE("only folders with the mark of a kvsim that has ended are removed") {
+TEST_CASE("only folders marked by a kvsim process that has ended are removed") {
   const fs::path folder = fresh("marks");
   const fs::path target = folder / "out";
   const pid_t child = ::fork();

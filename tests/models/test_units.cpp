@@ -63,7 +63,7 @@ TEST_CASE("bytes and clock times never wrap") {
                        OverflowError);
 }
 
-TEST_CASE("printed values can be read back") {
+TEST_CASE("printed values can be parsed again") {
   for (const Bytes n : {0_B, 1_B, 512_B, 1_KiB, 80_GiB, 40_MiB}) {
     const auto parsed = parse_bytes(fmt::format("{}", n));
     REQUIRE(parsed.has_value());
@@ -135,7 +135,7 @@ TEST_CASE("element formats know their width") {
   CHECK_FALSE(parse_dtype("fp17").has_value());
 }
 
-TEST_CASE("an unknown name is answered with the nearest, else with known ones") {
+TEST_CASE("the error for an unknown name suggests the nearest one, else known ones") {
   const std::vector<std::string> known{"zeromerge", "h2o", "full"};
   CHECK(unknown_name("method", "zero-merge", known) ==
         "unknown method \"zero-merge\"; did you mean \"zeromerge\"?");
@@ -149,7 +149,7 @@ TEST_CASE("an unknown name is answered with the nearest, else with known ones") 
   CHECK(unknown_name("point", "b", labels).ends_with("aa, and 28 more)"));
 }
 
-TEST_CASE("a hint is only given where the word may be a slip of it") {
+TEST_CASE("a hint is given only for a likely misspelling") {
   const auto near = [](std::string_view word, const std::vector<std::string>& known) {
     return nearest(word, known);
   };
@@ -178,8 +178,7 @@ TEST_CASE("a hint is only given where the word may be a slip of it") {
   CHECK(near("output_token", {"output_tokens", "output_tokenx"}) == "output_tokens");
 }
 
-TEST_CASE(
-    "an unknown name of a catalogue: a near one, those that contain it, a few and the command") {
+TEST_CASE("an unknown catalogue name: similar names, some others, and the command to list them") {
   KnownNames known{.kind = "model", .list_command = "kvsim list models"};
   known.names = {"alpha-1b", "alpha-2b", "beta-7b-chat"};
   known.aliases = {"org/Gamma"};
@@ -206,7 +205,7 @@ TEST_CASE("a message is complete even if the input held a NUL") {
   CHECK(std::string{InputError{"model \"a\0b\" is unknown"s}.what()} == "model \"a b\" is unknown");
 }
 
-TEST_CASE("a result is a value or a reason, and reading the other one is a broken contract") {
+TEST_CASE("a result is a value or a reason, and reading the absent one is a contract violation") {
   const Result<int, std::string> yes{3};
   const Result<int, std::string> no{std::string{"needs 2 GiB more"}};
   CHECK(yes.value() == 3);

@@ -32,7 +32,7 @@ std::set<std::string> words_between(const std::string& text, const std::string& 
   return words;
 }
 
-TEST_CASE("the script, the README and the container install the same packages to build") {
+TEST_CASE("the script, the README and the container install the same build packages") {
   const auto script = words_between(text_of("kv"), "REQUIRED=(", ")");
   const auto readme = words_between(text_of("README.md"), "apt-get install g++", "apt-get");
   auto container = words_between(text_of("Dockerfile"), "--no-install-recommends \\\n", "COPY");
@@ -46,7 +46,7 @@ TEST_CASE("the script, the README and the container install the same packages to
   CHECK(container == expected);
 }
 
-TEST_CASE("vcpkg's manifest has what CMake looks for, and this version") {
+TEST_CASE("vcpkg's manifest has the packages that CMake requires, and this version") {
   const auto manifest = nlohmann::json::parse(text_of("vcpkg.json"));
   std::set<std::string> names;
   for (const auto& name : manifest.at("dependencies")) names.insert(name.get<std::string>());

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kReport = "KVSIM_TEST_SCRATCH_REPORT";
-constexpr const char* kCase = "--test-case=a process has a scratch folder that no other one has";
+constexpr const char* kCase = "--test-case=each process has a unique scratch folder";
 
 /// Runs this program with kCase; its case writes the name of its scratch folder to `report`.
 pid_t start_case(const fs::path& report) {
@@ -35,7 +35,7 @@ pid_t start_case(const fs::path& report) {
   ::_exit(127);
 }
 
-TEST_CASE("a process has a scratch folder that no other one has") {
+TEST_CASE("each process has a unique scratch folder") {
   const fs::path& mine = test::scratch_folder();
   CHECK(fs::is_empty(mine));
   if (const char* report = std::getenv(kReport)) {

@@ -97,7 +97,7 @@ TEST_CASE("check: a pure sink in one of two heads") {
   CHECK(check.entropy.low < 1e-9);
 }
 
-TEST_CASE("check: a trace of one token") {
+TEST_CASE("check: a trace with one token") {
   const TraceInfo info = info_of(1, 1, 1);
   const LayerCheck check = check_layer(info, zeros(info));
   CHECK(check.first_token.mean == 1);

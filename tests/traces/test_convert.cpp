@@ -126,11 +126,11 @@ TEST_CASE("convert: a cut keeps the first tokens, and prompt and repeat while th
   CHECK(converted(in, o, "convert_cut.safetensors").info().prompt_tokens == 29);
   REQUIRE(notes.size() == 3);
   CHECK(notes[1] ==
-        "the prompt of 40 tokens is cut to 29, with 1 token behind it to decode; --metadata "
+        "the prompt of 40 tokens is cut to 29, with 1 token left to decode; --metadata "
         "prompt_len=N sets another length");
   o.tokens = 1;
   CHECK(converted(in, o, "convert_cut.safetensors").info().prompt_tokens == 1);
-  CHECK(notes[3].find("cut to 1, with no token behind it") != std::string::npos);
+  CHECK(notes[3].find("cut to 1, with no token left to decode") != std::string::npos);
   notes.clear();
   o.metadata["prompt_len"] = "20";
   o.tokens = 30;
@@ -192,7 +192,7 @@ void write_layer_with(const std::filesystem::path& file, const std::vector<Tenso
   writer.finish([](const std::filesystem::path&) {});
 }
 
-TEST_CASE("convert: an indexer is kept as it was recorded, whole or not at all") {
+TEST_CASE("convert: an indexer is kept as recorded, complete or not at all") {
   const auto in = scratch("convert_index_in.safetensors");
   constexpr std::int64_t kIndexHeads = 3, kIndexDim = 2;
   std::vector<TensorPlan> index{
@@ -220,7 +220,7 @@ TEST_CASE("convert: an indexer is kept as it was recorded, whole or not at all")
         }).find("layers.0.index.w: missing") != std::string::npos);
 }
 
-TEST_CASE("rows of chunks are read by head, converted with the trace, and recorded whole") {
+TEST_CASE("rows of chunks are read by head, converted with the trace, and must be complete") {
   const auto in = scratch("convert_reused_in.safetensors");
   const std::vector<std::int64_t> rows{kSixTokens, kTwoHeads, kFourChannels};
   write_layer_with(in, {{"layers.0.reused.k", TensorType::kF32, rows},
@@ -346,7 +346,7 @@ TEST_CASE("convert: invalid options are refused") {
   }
 }
 
-TEST_CASE("convert: a gap in the layers is named and does not end the trace") {
+TEST_CASE("convert: a gap in the layers is reported and does not end the trace") {
   const auto whole = rich_trace("convert_gap_in.safetensors");
   const std::vector<char> original = bytes_of_file(whole);
   // Tensors of layer 1 under names that belong to no layer.
@@ -369,7 +369,7 @@ TEST_CASE("convert: a gap in the layers is named and does not end the trace") {
   const auto gap = with_gap("convert_gap_all.safetensors", {"q", "k", "v"});
   CHECK(said(gap, {}) == gap.string() +
                              ": layers.1.q: missing, though the file has layer 2; layers=0,2 "
-                             "converts the layers that are there");
+                             "converts the existing layers");
   const auto part = with_gap("convert_gap_part.safetensors", {"q"});
   CHECK(said(part, {}) == part.string() + ": layers.1.q: missing");
   CHECK_FALSE(std::filesystem::exists(out));

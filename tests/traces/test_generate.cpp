@@ -48,7 +48,7 @@ std::span<const float> row(const std::vector<float>& rows, const TraceInfo& info
 
 }  // namespace
 
-TEST_CASE("generate: equal options give equal bytes and another seed others") {
+TEST_CASE("generate: equal options give equal bytes and different seeds different ones") {
   GenerateOptions o = small();
   o.with_hidden = o.with_output_projection = o.with_scores = o.with_decisions = true;
   generate_trace(o, scratch("gen_a.safetensors"));

@@ -97,7 +97,7 @@ TEST_CASE("a trace is read head by head as recorded") {
   CHECK_THROWS_AS((void)trace.read_tokens(), InputError);
 }
 
-TEST_CASE("optional parts are found, and their shapes checked") {
+TEST_CASE("optional parts are detected, and their shapes checked") {
   Draft draft;
   draft.tensors.push_back({"layers.0.hidden", TensorType::kF16, {3, 4}});
   draft.tensors.push_back({"layers.0.wo", TensorType::kF32, {4, 4}});
@@ -143,7 +143,8 @@ TEST_CASE("metadata outside its range is refused with place, expected and got") 
         std::string::npos);
   CHECK(with("mask", "causal").complaint() == "none");
   CHECK(with("mask", "none").complaint() ==
-        "__metadata__.mask: expected \"causal\": a replay has no other attention, got \"none\"");
+        "__metadata__.mask: expected \"causal\": a replay supports only causal attention, got "
+        "\"none\"");
   CHECK(with("repeat_start", "1").complaint() == "__metadata__.repeat_len: missing");
   Draft odd = with("num_q_heads", "3");
   odd.metadata["num_kv_heads"] = "2";
@@ -206,7 +207,7 @@ TEST_CASE("a log score may be the logarithm of zero but not NaN") {
                        InputError);
 }
 
-TEST_CASE("real traces open and have the shapes of their page") {
+TEST_CASE("real traces open and have the documented shapes") {
   const auto data = test::data_dir();
   if (!data) return;
   struct Row {

@@ -14,7 +14,7 @@ TraceInfo of_model(std::string name) {
   return info;
 }
 
-TEST_CASE("the model's size is in the metadata or in its name") {
+TEST_CASE("the model's size is read from the metadata or its name") {
   CHECK(trace_parameters(of_model("own: books-2.6M-B")) == 2.6e6);
   CHECK(trace_parameters(of_model("Qwen2.5-0.5B-Instruct")) == 0.5e9);
   CHECK(trace_parameters(of_model("meta-llama/Llama-3.1-70b")) == 70e9);

@@ -1,4 +1,4 @@
-"""validation/gates/kernel_gates.py on PTX written by hand: what counts as a wide load, as a loop, as in flight.
+"""Tests validation/gates/kernel_gates.py on handwritten PTX: wide loads, loops, and bytes in flight.
 
     python3 kernel_gates_test.py [NVCC]
 """
@@ -53,7 +53,7 @@ class Loads(unittest.TestCase):
             add.s32 %r9, %r9, %r5;
             setp.lt.s32 %p1, %r10, %r11;
             @%p1 bra $L__BB0_1;"""
-        self.assertEqual(loads(together), (32, 0, 32, True))  # the compiler moves the second load up
+        self.assertEqual(loads(together), (32, 0, 32, True))  # the compiler moves the second load before the first use
         apart = together.replace("add.s32 %r9, %r9, %r1;", "add.s32 %r9, %r9, %r1;\nbar.sync 0;")
         self.assertEqual(loads(apart), (32, 0, 16, True))
 

@@ -112,7 +112,7 @@ TEST_CASE("segment events are compared if totals are missing") {
   CHECK(replay.quantities[1].exact == 2);
 }
 
-TEST_CASE("tensors that the model had no room for are reported and their frees skipped") {
+TEST_CASE("tensors that do not fit in the model are reported and their frees are skipped") {
   const auto trace = parse_allocator_trace(
       std::string{kHeader} +
           "{\"op\": \"alloc\", \"id\": 1, \"size\": 41943040, \"reserved\": 41943040}\n"

@@ -26,7 +26,7 @@ using kernels::KernelResult;
 using std::chrono::milliseconds;
 using test::fresh;
 
-TEST_CASE("apart: lines of any length arrive whole and in order") {
+TEST_CASE("apart: lines of any length arrive complete and in order") {
   std::vector<std::string> heard;
   const ChildEnd end = run_apart(
       [](const auto& say) {
@@ -38,7 +38,7 @@ TEST_CASE("apart: lines of any length arrive whole and in order") {
   for (std::size_t i = 0; i < heard.size(); ++i) CHECK(heard[i].size() == i * 997);
 }
 
-TEST_CASE("apart: a child that fails, dies or falls silent is reported and its output kept") {
+TEST_CASE("apart: a child that fails, crashes or hangs is reported and its output kept") {
   const auto run = [](const std::function<void()>& last) {
     std::string heard;
     const ChildEnd end = run_apart(
@@ -122,7 +122,8 @@ TEST_CASE("kernels apart: results arrive unchanged") {
   CHECK(one.compared);
 }
 
-TEST_CASE("kernels apart: one that crashes, hangs or breaks the device loses only itself") {
+TEST_CASE(
+    "kernels apart: a kernel that crashes, hangs or breaks the device loses only its results") {
   const std::vector<std::string> names{"good",   "crashes",    "also good", "hangs",
                                        "breaks", "still good", "throws",    "last"};
   bool broken = false;  // in each child
@@ -170,7 +171,7 @@ TEST_CASE("kernels apart: cases without time left are skipped and earlier result
   CHECK(results[0].skipped.empty());
   for (const std::size_t i : {1U, 2U}) {
     CHECK(results[i].pass);
-    CHECK(results[i].skipped == "no time was left for it");
+    CHECK(results[i].skipped == "no time was left");
   }
 }
 
@@ -189,7 +190,7 @@ TEST_CASE("kernels apart: an interrupt ends all of it") {
   CHECK(results[2].problem.find("not run") == 0);
 }
 
-TEST_CASE("kernels apart: devices as the child sees them") {
+TEST_CASE("kernels apart: devices as reported by the child") {
   const auto list = [] {
     return DeviceList{.devices = {{.name = "NVIDIA Made Up",
                                    .pci_bus_id = "0000:17:00.0",

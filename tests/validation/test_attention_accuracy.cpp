@@ -50,7 +50,7 @@ int hold(const std::vector<MeasuredFile>& files, Unseen unseen, const Gates& gat
 
 bool compute_bound_cache(const PredictedRow& row) { return row.row->format.stored_bytes < 2; }
 
-TEST_CASE("decode attention: head counts that no fit has used") {
+TEST_CASE("decode attention: head counts not used in any fit") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto files = timings(*data, "attention_decode.csv");
@@ -60,7 +60,7 @@ TEST_CASE("decode attention: head counts that no fit has used") {
              compute_bound_cache) >= 7);
 }
 
-TEST_CASE("decode attention: a GPU timed by another card of its chip") {
+TEST_CASE("decode attention: a GPU predicted from another card with the same chip") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto files = timings(*data, "attention_decode.csv");
@@ -71,7 +71,7 @@ TEST_CASE("decode attention: a GPU timed by another card of its chip") {
   CHECK(hold(files, Unseen::kGpu, {.pooled = 0.08, .group = 0.12, .worst = 0.8}, sibling) >= 12);
 }
 
-TEST_CASE("MLA: head counts that no fit has used") {
+TEST_CASE("MLA: head counts not used in any fit") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto files = timings(*data, "mla_attention.csv");

@@ -49,7 +49,7 @@ std::vector<const MeasuredRow*> pointers(const std::vector<MeasuredRow>& rows) {
 
 }  // namespace
 
-TEST_CASE("fit: finds the coefficients that made the rows") {
+TEST_CASE("fit: recovers the coefficients that generated the rows") {
   const std::vector<double> truth{7.5, 0.61, 0.83};
   const auto rows = made_up(truth, [](std::size_t) { return 1.0; });
   FitOptions options;
@@ -66,7 +66,7 @@ TEST_CASE("fit: a few outliers do not move the fit") {
   for (std::size_t i = 0; i < truth.size(); ++i) CHECK(fit.coefficients[i] == rel(truth[i], 0.03));
 }
 
-TEST_CASE("fit: noise is reported as noise and twice the same") {
+TEST_CASE("fit: noise is reported as noise and fits are reproducible") {
   std::mt19937 random{5};
   std::normal_distribution<double> spread{0, 0.1};
   const std::vector<double> truth{5, 0.7, 0.8};

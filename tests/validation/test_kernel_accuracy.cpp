@@ -114,7 +114,7 @@ constexpr Slice kDecodeFp8Hopper{"decode, fp8, Hopper", KernelOp::kDecodeAttenti
 
 }  // namespace
 
-TEST_CASE("accuracy on shapes that no fit has used, by family: MAPE and worst case") {
+TEST_CASE("accuracy on shapes not used in any fit, by family: MAPE and worst case") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto files = read_all_measured(*data / "measured");
@@ -156,7 +156,7 @@ double covered(const Rows& rows, std::optional<KernelOp> op = std::nullopt) {
 
 }  // namespace
 
-TEST_CASE("intervals cover the rows of shapes that neither a fit nor they have used") {
+TEST_CASE("intervals cover rows of shapes not used for fits or intervals") {
   const auto data = test::data_dir();
   if (!data) return;
   const auto files = read_all_measured(*data / "measured");

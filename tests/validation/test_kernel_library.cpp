@@ -67,7 +67,8 @@ double start_time(const Gpu& gpu, double factor = 1, double loads = 1) {
 
 }  // namespace
 
-TEST_CASE("kernel library: a shipped file's name has its contents so that others stay unread") {
+TEST_CASE(
+    "kernel library: names of shipped files state their contents so that others are not read") {
   const auto shipped = shipped_calibrations();
   REQUIRE(shipped.size() == builtin_calibrations().size());
   std::size_t entries = 0, transfers = 0;
@@ -151,7 +152,7 @@ TEST_CASE("kernel library: without NVLink frameworks leave collectives to NCCL")
   CHECK(us("L40S", "vllm") > 2 * us("H100-80GB-SXM", "vllm"));
 }
 
-TEST_CASE("kernel library: shares of the bandwidth keep their order on the same chip") {
+TEST_CASE("kernel library: shares of bandwidth keep their order on the same chip") {
   const auto coefficients = gemm_form().coefficients;
   const auto at = static_cast<std::size_t>(
       std::find_if(coefficients.begin(), coefficients.end(),

@@ -18,7 +18,7 @@ MeasuredFile read(std::string_view text) { return read_measured(CsvTable::parse(
 
 }  // namespace
 
-TEST_CASE("measured rows: each layout is known by its columns") {
+TEST_CASE("measured rows: each layout is recognised by its columns") {
   const auto decode = read(
       "gpu,source,kernel,num_q_heads,num_kv_heads,head_dim,dtype,kv_dtype,batch_size,kv_len,"
       "time_us\nA100-SXM-80G,aic-vllm-0.14.0,fa,32,8,128,bf16,fp8,4,1000,12.5\n");
@@ -55,7 +55,7 @@ TEST_CASE("measured rows: each layout is known by its columns") {
   CHECK(std::get<GroupedGemmCall>(grouped.rows[1].call).k == 512);
 }
 
-TEST_CASE("measured rows: kernels of mixers are known by their columns") {
+TEST_CASE("measured rows: kernels of mixers are recognised by their columns") {
   const auto scan = read(
       "gpu,source,rule,phase,batch_size,seq_len,num_state_heads,key_dim,value_dim,time_us\n"
       "h200,x,gated_delta,prefill,2,640,32,128,128,80\n"
@@ -94,7 +94,7 @@ TEST_CASE("measured rows: kernels of mixers are known by their columns") {
   CHECK(attention.left_out.at("a prompt of which all is attended to") == 1);
 }
 
-TEST_CASE("measured rows: experts of a benchmark with work that no engine does are left out") {
+TEST_CASE("measured rows: experts of a benchmark with work that engines avoid are excluded") {
   const auto file = [](std::string_view source, int ep) {
     return read(fmt::format(
         "gpu,source,model,dtype,num_tokens,hidden,inter,topk,num_experts,tp,ep,distribution,"
@@ -111,7 +111,7 @@ TEST_CASE("measured rows: experts of a benchmark with work that no engine does a
   CHECK(remote.left_out.begin()->first.find("other GPUs' experts") != std::string::npos);
 }
 
-TEST_CASE("measured rows: inexpressible rows are counted with their reason and are no error") {
+TEST_CASE("measured rows: inexpressible rows are counted with their reason and are not errors") {
   CHECK(read("a,b\n1,2\n").skipped == "no kernel's columns");
   const auto gemm = read(
       "gpu,source,dtype,m,n,k,time_us\n"
@@ -161,7 +161,7 @@ TEST_CASE("measured rows: a split keeps a shape whole and about a fifth of the s
   CHECK(held < 480);
 }
 
-TEST_CASE("measured rows: the available data are read completely") {
+TEST_CASE("measured rows: the available data is read completely") {
   const auto data = test::data_dir();
   if (!data) return;
   std::set<std::string> skipped;

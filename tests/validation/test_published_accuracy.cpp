@@ -534,7 +534,7 @@ TEST_CASE("activations and reserve of PyTorch come from published peaks and cove
   CHECK(beyond_prediction(known->high, half) == known->high.reserve);
 }
 
-TEST_CASE("intervals of whole runs cover published times of documents that took no part") {
+TEST_CASE("intervals of whole runs cover published times of documents not used for them") {
   const auto data = test::data_dir();
   if (!data) return;
   std::vector<ResidualRow> rows;

@@ -136,7 +136,7 @@ TEST_CASE("prompts alone: latency, throughput and a layer's share of it are of o
   CHECK_FALSE(score.rows[7].prediction.value);
 }
 
-TEST_CASE("transformers on two GPUs: the sum of their memory, the time of one") {
+TEST_CASE("transformers on two GPUs: the memory of both, the time of one") {
   const auto two = [](const std::string& gpus, const std::string& metric) {
     const PublishedScore score = score_of(
         "a,paper,A100-80GB-SXM," + gpus +
@@ -166,7 +166,8 @@ TEST_CASE("weights in host memory: runs that Accelerate and ZeRO-Inference make 
   CHECK(step("Hugging Face Accelerate") < 2600);
 }
 
-TEST_CASE("verdicts: a run that fits, one that does not, and a value of one predicted not to") {
+TEST_CASE(
+    "verdicts: a run that fits, one that does not, and a value of a run predicted not to fit") {
   const std::string setup = ",A800-80GB,1,Llama-2-7B,fp16,fp16,HF transformers SDPA,full,,";
   // fp16: 12.6 GiB of weights and 0.5 MiB per token: 80,000 tokens are 39 GiB, 200,000 are 98 GiB.
   const PublishedScore score =
@@ -428,7 +429,7 @@ TEST_CASE("a linear causal mask avoids the mask of the full length squared") {
         rel(65536.0 * 65536.0 / 1e9, 1e-4));
 }
 
-TEST_CASE("rows that a source names as fitted on") {
+TEST_CASE("rows that a source was fitted on") {
   const char* text =
       "fitted on X (published: QW-115 to QW-127, KP-059, KP-085), and Y (published: GF-001)";
   for (const char* id : {"QW-115", "QW-120", "QW-127", "KP-059", "KP-085", "GF-001"}) {

@@ -34,7 +34,7 @@ const ResidualClass& class_of(const FittedResiduals& fitted, const Path& path) {
   throw ContractError{"no such class"};
 }
 
-TEST_CASE("a document weighs as the root of its rows") {
+TEST_CASE("the weight of a document is the square root of its number of rows") {
   std::vector<ResidualRow> rows;
   add(rows, {}, "large", -1, 0, 80);
   add(rows, {}, "small", 1, 0, 20);
@@ -46,7 +46,7 @@ TEST_CASE("a document weighs as the root of its rows") {
   CHECK(class_of(fit_residuals(rows), {}).factor(0.5) == doctest::Approx(std::exp(1.0)));
 }
 
-TEST_CASE("two documents give the ends of an interval, and cover nothing of each other") {
+TEST_CASE("two documents give the ends of an interval, and do not cover each other") {
   std::vector<ResidualRow> rows;
   add(rows, {}, "large", -1, 0, 80);
   add(rows, {}, "small", 1, 0, 20);
@@ -74,7 +74,7 @@ TEST_CASE("a class of many documents has a separate interval") {
   CHECK(class_of(fitted, {}).documents == 25);
 }
 
-TEST_CASE("a feature that says nothing of errors makes no class") {
+TEST_CASE("a feature unrelated to errors makes no class") {
   std::vector<ResidualRow> rows;
   for (int d = 0; d < 12; ++d) {
     add(rows, {d % 2 == 0 ? "even" : "odd"}, fmt::format("d{}", d), -0.1, 0.01, 21);
@@ -82,7 +82,7 @@ TEST_CASE("a feature that says nothing of errors makes no class") {
   CHECK(fit_residuals(rows).classes.size() == 1);
 }
 
-TEST_CASE("rows that are apart have a separate class and change no other") {
+TEST_CASE("rows marked as separate have a separate class and change no other") {
   std::vector<ResidualRow> rows;
   for (int d = 0; d < 5; ++d) add(rows, {"wide"}, fmt::format("w{}", d), -1, 0.002, 1001);
   for (int d = 0; d < 20; ++d) add(rows, {"narrow"}, fmt::format("n{}", d), -0.1, 0.0002, 1001);
@@ -108,7 +108,7 @@ TEST_CASE("rows that are apart have a separate class and change no other") {
   CHECK_THROWS_AS((void)fit_residuals(only), ContractError);
 }
 
-TEST_CASE("a service with states has the class of such services, whatever else it is") {
+TEST_CASE("a service with states has the class of services with states, for any other features") {
   const std::string states = "layers with states or indexes";
   const Path path{"requests wait", "dense layers", "batches above 64", "vllm", states};
   for (const char* metric : {"TTFT", "TPOT", "E2E", "throughput"}) {
@@ -132,7 +132,7 @@ TEST_CASE("rows twice as sensitive have intervals twice as wide") {
   CHECK(more.high - more.low > 2.5 * (once.high - once.low));
 }
 
-TEST_CASE("what is left out does not know itself") {
+TEST_CASE("documents left out do not affect their own intervals") {
   // Six equal documents, and one far off: the others do not cover it.
   std::vector<ResidualRow> rows;
   for (int d = 0; d < 6; ++d) add(rows, {}, fmt::format("d{}", d), -0.05, 0.005, 21);
@@ -143,7 +143,7 @@ TEST_CASE("what is left out does not know itself") {
   CHECK(class_of(fitted, {}).coverage < 1);
 }
 
-TEST_CASE("errors within services are apart from those between them") {
+TEST_CASE("errors within services are separate from errors between services") {
   std::vector<ResidualRow> rows;
   for (int s = 0; s < 8; ++s) {
     add(rows, {}, fmt::format("d{}", s), -0.8 + 0.2 * s, 0.01, 5);
@@ -155,7 +155,7 @@ TEST_CASE("errors within services are apart from those between them") {
   CHECK(c.within < 0.05);
 }
 
-TEST_CASE("quantiles and shares are each other's inverse, within and beyond what is stored") {
+TEST_CASE("quantiles and shares are inverse functions, within and beyond the stored values") {
   ResidualClass c{.metric = "TPOT", .path = {}, .quantiles = {}};
   for (std::size_t i = 0; i < c.quantiles.size(); ++i) {
     c.quantiles[i] = -0.4 + 0.1 * static_cast<double>(i);
@@ -168,7 +168,7 @@ TEST_CASE("quantiles and shares are each other's inverse, within and beyond what
   CHECK(c.factor(0.95, Response::linear(2)) > c.factor(0.95));
 }
 
-TEST_CASE("a run has the first class whose word it has, and the words after that") {
+TEST_CASE("a run has the first class with a matching word, and the words after it") {
   const std::vector<Path> paths{{}, {"vllm"}, {"one GPU"}, {"vllm", "one GPU"}, {"x", "y"}};
   using Chain = std::vector<std::size_t>;
   CHECK(class_chain(paths, Path{}) == Chain{0});
@@ -195,7 +195,7 @@ void check_order(const ResidualModel& model) {
   }
 }
 
-TEST_CASE("classes shipped with the program are in order, and every metric has one of all runs") {
+TEST_CASE("shipped classes are in order, and every metric has a class of all runs") {
   check_order(ResidualModel::services());
   check_order(ResidualModel::static_runs());
   for (const char* metric : {"TTFT", "TTFT tail", "TPOT", "TPOT tail", "ITL", "ITL tail", "E2E",
@@ -208,7 +208,7 @@ TEST_CASE("classes shipped with the program are in order, and every metric has o
   CHECK(ResidualModel::services().find("speed", {}) == nullptr);
 }
 
-TEST_CASE("a wrong residual file is refused by place") {
+TEST_CASE("an invalid residual file is refused with its place") {
   const auto complaint = [](std::string_view text) -> std::string {
     try {
       (void)read_residuals(Field::parse(text, "r.json"));

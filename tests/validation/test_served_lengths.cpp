@@ -84,7 +84,7 @@ TEST_CASE("a set's lengths keep their logged shape and have the stated means") {
   CHECK_FALSE(find_served_lengths("chat")->outputs_as_prompts);
 }
 
-TEST_CASE("another selection of a set, and other sets, vary as generated answers do") {
+TEST_CASE("other selections of a set, and other sets, vary like generated answers") {
   Cells cells;
   cells.output = "281";  // 1.4 times the sampled set's
   const auto check = [&] {
@@ -99,7 +99,7 @@ TEST_CASE("another selection of a set, and other sets, vary as generated answers
   check();
 }
 
-TEST_CASE("generated outputs that a cap cuts keep the stated mean") {
+TEST_CASE("generated outputs truncated by a cap keep the stated mean") {
   // exp(N(mu, sigma)) truncated at 1,000, by 200,000 equal shares.
   const double p99 = 3.5;
   for (const double stated : {50.0, 300.0, 480.0, 800.0, 950.0}) {
@@ -118,7 +118,7 @@ TEST_CASE("generated outputs that a cap cuts keep the stated mean") {
   CHECK(mean_before_cap(1000, p99, 1000) == rel(20'000.0));
 }
 
-TEST_CASE("runs with the same values of another machine are copies and are not compared") {
+TEST_CASE("runs with values copied from another machine are not compared") {
   const std::vector<double> values{20.25, 19.5, 33.125, 41.75};
   Cells first, second;
   second.id = "r2";

@@ -114,7 +114,7 @@ TEST_CASE("rows of a run are one run in base units with all stated settings") {
   CHECK(runs[1].id == "r2");
 }
 
-TEST_CASE("cells that say nothing known are assumptions, and such a run is not complete") {
+TEST_CASE("cells with unknown values become assumptions, and their run is not complete") {
   CHECK(mapped(Row{}).complete);
   for (const auto& [column, cell] :
        {std::pair{"num_requests", "abc"}, std::pair{"num_requests", "-1"},
@@ -139,7 +139,7 @@ TEST_CASE("cells that say nothing known are assumptions, and such a run is not c
   }
 }
 
-TEST_CASE("MLPerf shares a model over as few GPUs as leave room for the cache") {
+TEST_CASE("MLPerf splits a model over the fewest GPUs that leave room for the cache") {
   Row row;
   row.set("workload", "mlperf-openorca")
       .set("engine", "TensorRT-LLM")
@@ -226,7 +226,7 @@ TEST_CASE("cells: options, dates, releases, ranges") {
   CHECK(*siblings[0].number() == 128);
 }
 
-TEST_CASE("a release of an architecture is its model while a changed shape is none") {
+TEST_CASE("a release of an architecture is its model but a changed shape is not") {
   const std::vector<std::pair<const char*, const char*>> names{
       {"meta-llama/Meta-Llama-3.1-8B-Instruct (FP8)", "llama-3.1-8b"},
       {"Qwen/Qwen3-235B-A22B-Thinking-2507-FP8", "qwen3-235b-a22b"},
@@ -557,7 +557,7 @@ TEST_CASE("a client in the engine's process has no API server before it") {
   CHECK_FALSE(hands_over("offline"));
 }
 
-TEST_CASE("a client's options of an engine hold where a run does not state them") {
+TEST_CASE("a client's engine options apply if a run does not state them") {
   const auto trtllm = [](const char* options) {
     return mapped(Row{}
                       .set("workload", "mlperf-openorca")
@@ -588,7 +588,7 @@ TEST_CASE("a client's options of an engine hold where a run does not state them"
   CHECK_FALSE(mapped(states).scenario.at("engine").contains("state_dtype"));
 }
 
-TEST_CASE("a client's options may follow from the run") {
+TEST_CASE("a client's options may depend on the run") {
   Row row = Row{}
                 .set("gpu_count", "2")
                 .set("engine", "tensorrt-llm")
@@ -625,7 +625,7 @@ TEST_CASE("a client's options may follow from the run") {
   CHECK_FALSE(cell_sum("", words));
 }
 
-TEST_CASE("outputs of a set keep a stated mean below the cap, and are at it where the mean is") {
+TEST_CASE("outputs of a set keep a stated mean below the cap, and equal the cap if the mean does") {
   const std::vector<std::int32_t> outputs{10, 50, 100, 400};
   // Without a cap the factor is that of the means: 70 / 140.
   CHECK(output_factor(outputs, 70, 0) == doctest::Approx(0.5));
@@ -635,7 +635,7 @@ TEST_CASE("outputs of a set keep a stated mean below the cap, and are at it wher
   CHECK(output_factor(outputs, 129, 128) * 10 >= 128);
 }
 
-TEST_CASE("options that mean nothing before a release are reported as ignored") {
+TEST_CASE("options without effect before a release are reported as ignored") {
   Row row;
   row.set("engine_options", "async_scheduling=true");
   CHECK(mapped(row.set("engine_version", "0.14.0")).scenario.at("engine").at("async_scheduling"));
@@ -644,7 +644,7 @@ TEST_CASE("options that mean nothing before a release are reported as ignored") 
   CHECK(early.settings.ignored == std::vector<std::string>{"async_scheduling"});
 }
 
-TEST_CASE("clients: whose requests are sampled with top-k or top-p") {
+TEST_CASE("clients: requests sampled with top-k or top-p") {
   const auto cuts = [](const Row& row) {
     const MappedRun run = mapped(row);
     const auto engine = run.scenario.find("engine");
@@ -658,7 +658,7 @@ TEST_CASE("clients: whose requests are sampled with top-k or top-p") {
   CHECK(cuts(Row{}.set("note", "steady-state window").set("arrival", "offline")));
 }
 
-TEST_CASE("one engine's experts over its GPUs share its attention") {
+TEST_CASE("experts distributed over an engine's GPUs share its attention") {
   const MappedRun run = mapped(
       Row{}.set("model", "Qwen/Qwen3-30B-A3B").set("gpu_count", "4").set("ep_dp", "ep=4 dp=1"));
   REQUIRE(run.is_expressed());
@@ -670,7 +670,7 @@ TEST_CASE("one engine's experts over its GPUs share its attention") {
   CHECK(wide.settings.replicas == 2);
 }
 
-TEST_CASE("engines that only prefill, and attention in data parallel") {
+TEST_CASE("engines that only prefill, and data-parallel attention") {
   const MappedRun apart = mapped(Row{}
                                      .set("gpu_count", "3")
                                      .set("ep_dp", "2P1D")
@@ -695,7 +695,7 @@ TEST_CASE("engines that only prefill, and attention in data parallel") {
   CHECK(attention.scenario.at("engine").at("expert_parallel") == 8);
 }
 
-TEST_CASE("a client that sends for a time, and a ladder of rates up to saturation") {
+TEST_CASE("a client with a fixed duration, and increasing rates up to saturation") {
   const MappedRun timed = mapped(Row{}
                                      .set("workload", "GuideLLM synthetic, 360 s per point")
                                      .set("arrival", "constant")

@@ -66,7 +66,7 @@ TEST_CASE("errors, coverage, width and interval score by hand") {
   CHECK(*group.interval_score == rel((10.25 + 1) / 2));
 }
 
-TEST_CASE("a prediction used as measurement has no error and is covered") {
+TEST_CASE("a prediction used as its measurement has no error and is covered") {
   const std::string lines =
       rows("a", kLoop,
            {"ttft,mean,1,s", "tpot,mean,1,s", "e2e,median,1,s", "output_throughput,total,1,tok/s"});

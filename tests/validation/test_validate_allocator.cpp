@@ -91,7 +91,7 @@ TEST_CASE("a snapshot solved by hand is converted and predicted to the byte") {
   CHECK(other.out.find("reserved") != std::string::npos);
 }
 
-TEST_CASE("pickles that are no snapshots are refused without running the code they name") {
+TEST_CASE("pickles that are not snapshots are refused without running the code they name") {
   const fs::path folder = fresh("broken");
   const auto made = python("tests/validation/make_snapshot.py", ".", folder);
   if (!made) return;

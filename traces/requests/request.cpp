@@ -32,11 +32,11 @@ void check_requests(const RequestTrace& trace) {
   for (std::size_t i = 0; i < trace.requests.size(); ++i) {
     const Request& r = trace.requests[i];
     KVSIM_CHECK(r.prompt_tokens >= 1 && r.output_tokens >= 0 && r.declared_tokens >= 0,
-                "request {} has a length that none can have", i);
+                "request {} has an impossible length", i);
     KVSIM_CHECK(r.arrival >= SimTime{}, "request {} comes before the workload starts", i);
     KVSIM_CHECK(r.after < static_cast<std::int64_t>(i), "request {} waits for a later one", i);
     if (r.after < 0) {
-      KVSIM_CHECK(r.arrival >= last, "request {} comes before the one in front of it", i);
+      KVSIM_CHECK(r.arrival >= last, "request {} arrives before the previous one", i);
       last = r.arrival;
     }
     KVSIM_CHECK(r.prefix_count == 0 || trace.prefix_block > 0, "prefix ids of no block size");
@@ -44,7 +44,7 @@ void check_requests(const RequestTrace& trace) {
         r.prefix_first >= 0 && r.prefix_count >= 0 &&
             static_cast<std::size_t>(r.prefix_first) + static_cast<std::size_t>(r.prefix_count) <=
                 trace.prefix_ids.size(),
-        "request {} names prefix ids that are not there", i);
+        "request {} refers to prefix ids that do not exist", i);
   }
 }
 

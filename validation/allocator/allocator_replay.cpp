@@ -57,14 +57,13 @@ class Replayer {
     out_.predicted_segment_frees = out_.final_stats.device_frees;
     if (skipped_frees_ > 0) {
       out_.notes.push_back(
-          fmt::format("{} frees were of tensors that the model had no room for", skipped_frees_));
+          fmt::format("{} frees were of tensors that did not fit in the model", skipped_frees_));
     }
     if (trace_.initial_blocks > 0) {
-      out_.notes.push_back(
-          fmt::format("the recording began with {} blocks in use: their addresses, and the cached "
-                      "memory next to  "
-                      "them, is rebuilt by allocating them in the order of their addresses",
-                      trace_.initial_blocks));
+      out_.notes.push_back(fmt::format(
+          "the recording began with {} blocks in use: their addresses, and the cached memory next "
+          "to them, are rebuilt by allocating them in the order of their addresses",
+          trace_.initial_blocks));
     }
     if (out_.quantities.empty()) {
       out_.notes.emplace_back("the trace records neither segments nor totals: nothing to compare");

@@ -87,7 +87,7 @@ std::vector<KernelResult> run_kernels_apart(const std::vector<std::string>& name
       for (; next < names.size(); ++next) {
         results.push_back(not_run(names[next], {}));
         results.back().pass = true;
-        results.back().skipped = "no time was left for it";
+        results.back().skipped = "no time was left";
       }
       break;
     }
@@ -125,7 +125,7 @@ std::vector<KernelResult> run_kernels_apart(const std::vector<std::string>& name
     // The current kernel terminated its process.
     results.push_back(not_run(
         names[next],
-        fmt::format("its process ended: {}", end.why.empty() ? "without a word" : end.why)));
+        fmt::format("its process ended: {}", end.why.empty() ? "without a message" : end.why)));
     ++next;
   }
   return results;

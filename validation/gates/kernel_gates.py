@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Static gates of the CUDA kernels: what the compiler says without a GPU.
+"""Static checks of the CUDA kernels from compiler output, without a GPU.
 
-Compiles each kernel's source for several architectures and reads, per kernel, from ptxas its registers,
-spills and shared memory, and from PTX the width of loads in its main loop and the bytes that a thread has
-in flight there. From these follow the blocks that fit on an SM, its bytes in flight, and the share of HBM
-bandwidth that they allow by Little's law (bytes in flight = latency x bandwidth). Nothing is measured.
+Compiles each kernel for several architectures. Reads its registers, spills and shared memory from ptxas,
+and the width of loads in its main loop and the bytes in flight per thread from PTX. Derives the number of
+blocks that fit on an SM, the bytes in flight per SM, and the share of HBM bandwidth that they allow by
+Little's law (bytes in flight = latency x bandwidth). Nothing is measured.
 
-Exit status: 0 all gates hold, 1 one does not, 2 wrong usage, 77 no nvcc.
+Exit status: 0 if all gates hold, 1 if one does not, 2 for wrong usage, 77 without nvcc.
 """
 
 import argparse
@@ -23,8 +23,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ["basic", "decode", "merge", "quantise", "score", "select"]
 
-# Clock cycles of a load that misses all caches: H200, global memory (arXiv:2512.02189). Clocks and limits
-# of an SM: NVIDIA's data sheets and CUDA programming guide, table of compute capabilities.
+# Latency in clock cycles of a load that misses all caches: H200, global memory (arXiv:2512.02189). Clocks and
+# limits of an SM: NVIDIA's data sheets and CUDA programming guide, table of compute capabilities.
 LATENCY_CYCLES = 1000
 ARCHITECTURES = {
     "80": {"gpu": "a100-80gb-sxm", "name": "A100", "ghz": 1.41, "shared_kib": 164},
@@ -37,19 +37,19 @@ BLOCKS_PER_SM = 32
 RESERVED_SHARED = 1024  # bytes per block
 BANDWIDTH_UNITS = {"TB/s": 1e12, "GB/s": 1e9}
 
-# Gates. Kernels read the cache, so they are held to 128-bit loads and to bytes in flight.
+# Gates. Kernels read the cache, so they must use 128-bit loads and keep enough bytes in flight.
 WIDE_BYTES = 16
-WIDE_SHARE = 2 / 3  # of the main loop's bytes in 128-bit loads; the rest: indexes, biases, scales
-FLIGHT_SHARE = 0.8  # of latency x bandwidth, on A100 and H100
+WIDE_SHARE = 2 / 3  # minimum share of the main loop's bytes in 128-bit loads; the rest are indexes, biases, scales
+FLIGHT_SHARE = 0.8  # minimum share of latency x bandwidth, on A100 and H100
 
-# Kernels that a gate does not apply to: pattern of the name, gates, reason.
+# Exempt kernels: name pattern, gates that do not apply, reason.
 SCORES = "rows of 4-byte numbers: neighbouring lanes read neighbouring elements, 128 bytes per instruction"
 EXEMPT = [
     (r"^(softmax|copy|open|choose|bias|column|log_average|fuse|threshold|retain|normalise|lazy)_kernel", ("wide", "flight"),
      SCORES),
     (r"^spread_kernel", ("wide", "flight"), "one number of each of many rows"),
     (r"^move_kernel", ("wide",), "two indexes of 8 bytes per 16 bytes of a row"),
-    (r"^slerp_kernel", ("stack",), "the compiler's argument reduction of sines, for arguments that angles do not reach"),
+    (r"^slerp_kernel", ("stack",), "the compiler's argument reduction of sines, for arguments larger than any angle"),
 ]
 
 LOAD = re.compile(r"ld(?:\.(?:global|weak|relaxed|volatile|nc|L1::\S+|L2::\S+))*(?:\.v([248]))?\.(?:b|u|s|f)(\d+)$")
@@ -61,12 +61,12 @@ def fail(message):
 
 
 class Loads:
-    """Loads of global memory in a stretch of PTX."""
+    """Global-memory loads in a section of PTX."""
 
     def __init__(self):
         self.wide = 0  # bytes in loads of 128 bits or more
         self.narrow = 0
-        self.in_flight = 0  # most bytes that a thread has requested and not used
+        self.in_flight = 0  # maximum bytes that a thread has requested and not yet used
 
     @property
     def bytes(self):
@@ -74,7 +74,7 @@ class Loads:
 
 
 def load_bytes(opcode):
-    """Bytes of a load of global memory; 0 for any other instruction."""
+    """Returns the bytes of a global-memory load; 0 for any other instruction."""
     if not opcode.startswith("ld.global"):
         return 0
     match = LOAD.match(opcode)
@@ -84,7 +84,7 @@ def load_bytes(opcode):
 
 
 def instructions(body):
-    """(label or None, opcode, destinations, sources, branch target) of each line of PTX."""
+    """Returns (label or None, opcode, destinations, sources, branch target) of each line of PTX."""
     result = []
     for line in body:
         text = line.strip()
@@ -115,7 +115,7 @@ def instructions(body):
 
 
 def blocks_of(code):
-    """Basic blocks: lists of instructions."""
+    """Splits code into basic blocks, which are lists of instructions."""
     blocks, current = [], []
     for item in code:
         if item[0] and current:
@@ -129,13 +129,13 @@ def blocks_of(code):
 
 
 def measure(code, rounds):
-    """Loads of `code`, `rounds` times over. A use of a loaded value waits for it; within a basic block loads
-    move up. Where an address is itself loaded, loads wait for one another: bytes in flight are divided by the
-    length of that chain."""
+    """Returns the loads of `code` executed `rounds` times. A use of a loaded value waits for the load; loads
+    move up within a basic block. If an address is itself loaded, the loads form a chain of dependences: bytes
+    in flight are divided by its length."""
     loads = Loads()
-    outstanding = {}  # load: bytes
-    carried = {}  # register: loads whose value it holds
-    depth = {}  # register: loads one after another that led to it
+    outstanding = {}  # load -> bytes
+    carried = {}  # register -> loads whose value it holds
+    depth = {}  # register -> length of the chain of loads that it depends on
     longest = 1
     for turn in range(rounds):
         depth.clear()
@@ -182,8 +182,8 @@ def is_wide(code, loop):
 
 
 def main_loop(code):
-    """The loop that reads the most bytes outside of loops within it; the code outside of loops if only that has
-    128-bit loads."""
+    """Returns the loads of the main loop and True. The main loop reads the most bytes, not counting inner loops.
+    If only code outside of loops has 128-bit loads, returns the loads of that code and False."""
     position = {item[0]: i for i, item in enumerate(code) if item[0]}
     loops = {}
     for i, item in enumerate(code):
@@ -207,7 +207,7 @@ def main_loop(code):
 
 
 def sass_loads(text):
-    """Loads of global memory in the output of `cuobjdump -sass`: bytes per load and their number, by function."""
+    """Returns global-memory loads in the output of `cuobjdump -sass`: counts by bytes per load, for each function."""
     result, function = {}, None
     for line in text.splitlines():
         name = re.match(r"\s*Function : (\w+)", line)
@@ -223,7 +223,7 @@ def sass_loads(text):
 
 
 def entries(ptx):
-    """(mangled name, threads per block, lines) of each kernel."""
+    """Returns (mangled name, threads per block, lines) of each kernel."""
     lines = ptx.splitlines()
     i = 0
     while i < len(lines):
@@ -244,7 +244,7 @@ def entries(ptx):
 
 
 def readable(names):
-    """Names without namespaces of the project and of files."""
+    """Removes the project's namespaces and anonymous ones from names."""
     out = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
     result = []
     for name in out.splitlines():
@@ -264,7 +264,7 @@ def short(name):
 
 
 def occupancy(registers, shared, threads, shared_kib):
-    """Blocks that fit on an SM."""
+    """Returns the number of blocks that fit on an SM."""
     warps = -(-threads // 32)
     per_warp = -(-registers * 32 // 256) * 256
     limits = [BLOCKS_PER_SM, THREADS_PER_SM // (warps * 32)]
@@ -281,7 +281,7 @@ def gpu_facts(file):
 
 
 def compile_source(nvcc, source, arch):
-    """Rows of one source for one architecture."""
+    """Returns the rows of one source file for one architecture."""
     with tempfile.TemporaryDirectory() as folder:
         ptx = pathlib.Path(folder) / "kernel.ptx"
         common = [nvcc, f"-arch=sm_{arch}"]
@@ -331,7 +331,7 @@ def compile_source(nvcc, source, arch):
 
 
 def problems(row):
-    """Gates that a row fails, by name."""
+    """Yields the name of each gate that a row fails, with the reason."""
     if row["spills"]:
         yield "spills", f"{row['spills']} bytes of spills"
     if row["stack"]:
@@ -343,7 +343,7 @@ def problems(row):
     if row["wide_bytes"] < WIDE_SHARE * row["loop_bytes"]:
         yield "wide", f"{row['wide_bytes']} of {row['loop_bytes']} bytes in 128-bit loads"
     if row["wide_bytes"] and row["sass_loads"] is not None and not {16, 32} & set(row["sass_loads"]):
-        yield "sass", "128-bit loads of PTX are none in SASS"
+        yield "sass", "128-bit loads of PTX are missing in SASS"
     if row["arch"] != "sm_100" and row["hbm_share"] < FLIGHT_SHARE:
         yield "flight", f"{row['in_flight']} of {row['needed']} bytes in flight"
 
@@ -356,17 +356,17 @@ def exemption(kernel, gate):
 
 
 def merged(values):
-    """One text for equal values, otherwise one per architecture."""
+    """Returns one text if all values are equal, otherwise one per architecture."""
     return str(values[0]) if len(set(values)) == 1 else " / ".join(str(v) for v in values)
 
 
 def markdown(rows):
-    """A table of the kernels in bf16 with head_dim 128, one line per kernel, and of what they are held to."""
+    """Returns a Markdown table of the bf16 kernels with head_dim 128, one line per kernel, with the requirements and exemptions."""
     first = {}
     for row in rows:
         first.setdefault(row["arch"], row["needed"])
     needed = ", ".join(f"{ARCHITECTURES[a[3:]]['name']} {n / 1024:.1f} KiB" for a, n in first.items())
-    lines = [f"Bytes in flight per SM that HBM needs: {needed}. Where there are several values, they are those of "
+    lines = [f"Bytes in flight per SM that HBM needs: {needed}. Multiple values are for "
              + " / ".join(ARCHITECTURES[a[3:]]["name"] for a in first) + ".", "",
              "| kernel | registers | shared, bytes | blocks per SM | main loop: bytes in 128-bit loads | in flight per SM, KiB "
              "| share of HBM bandwidth | exempt |",
@@ -404,7 +404,7 @@ def nvcc_release(nvcc):
 
 
 def document_differs(document, release, table):
-    """True if the table in the document is another than `table`, although the same release of nvcc made it."""
+    """Returns whether the table in the document differs from `table` although the same nvcc release produced both."""
     block = re.search(r"<!-- gates: nvcc (\S+) -->\n(.*?)\n<!-- end of gates -->", document, re.DOTALL)
     if not block:
         fail("the document has no block <!-- gates: nvcc VERSION -->")
@@ -418,7 +418,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--json", metavar="FILE", help="every kernel's row")
     parser.add_argument("--markdown", metavar="FILE", help="the table of docs/hardware.md")
-    parser.add_argument("--document", metavar="FILE", help="fail if its table differs and is of the same nvcc")
+    parser.add_argument("--document", metavar="FILE", help="fail if its table differs although it is of the same nvcc")
     parser.add_argument("sources", nargs="*", help="default: all kernels")
     arguments = parser.parse_args()
     if not os.access(arguments.nvcc, os.X_OK):
@@ -449,7 +449,7 @@ def main():
         document = pathlib.Path(arguments.document).read_text()
         if document_differs(document, nvcc_release(arguments.nvcc), markdown(rows)):
             failed += 1
-            print(f"FAILED {arguments.document}: its table differs, write it by --markdown")
+            print(f"FAILED {arguments.document}: its table differs; rewrite it with --markdown")
     if arguments.markdown:
         pathlib.Path(arguments.markdown).write_text(markdown(rows) + "\n")
     print(f"{len(rows)} kernels: {failed} gates failed")

@@ -231,7 +231,7 @@ double RowPrediction::time_metric(std::string_view name) {
     const double pass = prefill_time(runs, n);
     if (name == "latency_ms_per_token") return pass * 1e3;
     if (name == "throughput_tok_s") return static_cast<double>(n) / pass;
-    throw NotExpressible{"a figure that a recomputed window does not have"};
+    throw NotExpressible{"a figure that does not exist for a recomputed window"};
   }
   const bool prompt_alone = setup_.output && !setup_.output->steady && setup_.output->tokens == 0;
   if (name == "latency_ms_per_layer") {

@@ -269,8 +269,8 @@ KernelCalibrationFile read_calibration(const Field& document) {
   if (const auto schema = document.find("schema");
       schema && schema->is_string() && schema->string() == "kvsim.calibrate-device/1") {
     schema->fail(
-        "a device's shares of its data sheet hold no kernel's form; a scenario's \"calibration\" "
-        "takes this file");
+        "this file holds a device's shares of its data sheet, not kernel forms; use it as a "
+        "scenario's \"calibration\"");
   }
   document.allow_only({"schema", "gpu", "provenance", "date", "split", "entries", "transfers"});
   if (document.at("schema").string() != kSchema) {

@@ -21,17 +21,16 @@ void check_dealt(const Stack& stack, const Llm& llm, const Method& method, Dtype
   if (stack.context_parallel == 1) return;
   if (!is_full_or_format(method)) {
     throw InputError{
-        fmt::format("engine: decode_context_parallel: expected 1 with method {}: {} deals the full "
-                    "cache over GPUs, or one whose rows have a fixed size",
+        fmt::format("engine: decode_context_parallel: expected 1 with method {}: {} distributes "
+                    "over GPUs only the full cache or caches with rows of a fixed size",
                     method.name(), stack.name)};
   }
   const auto needs = [&](bool is_needed, EngineVersion first, std::string_view what) {
     const auto release = parse_engine_version(stack.version);
     if (!is_needed || !release || *release >= first) return;
-    throw InputError{
-        fmt::format("engine: decode_context_parallel: expected 1 for {} on {} {}: {} are modelled "
-                    "from {}.{} on",
-                    llm.name, stack.name, stack.version, what, first[0], first[1])};
+    throw InputError{fmt::format(
+        "engine: decode_context_parallel: expected 1 for {} on {} {}: {} are modelled since {}.{}",
+        llm.name, stack.name, stack.version, what, first[0], first[1])};
   };
   const auto has = [&](auto&& is) { return std::any_of(llm.layers.begin(), llm.layers.end(), is); };
   // vLLM's release notes of 0.28: Kimi-K3 (PR 50484). Earlier releases reject several block groups
@@ -50,9 +49,9 @@ void check_dealt(const Stack& stack, const Llm& llm, const Method& method, Dtype
 std::optional<std::string> describe_dealt(const Stack& stack) {
   if (stack.context_parallel == 1) return std::nullopt;
   return fmt::format(
-      "decode context parallelism: the tokens of a sequence are dealt over {} GPUs, each of which "
-      "attends to those that it holds with the queries of all; NCCL's measured collectives time "
-      "the exchanges, and buffers for them are not counted",
+      "decode context parallelism: the tokens of a sequence are distributed over {} GPUs, each of "
+      "which attends to its tokens with the queries of all; the exchanges take the measured time "
+      "of NCCL collectives, and their buffers are not counted",
       stack.context_parallel);
 }
 

@@ -26,7 +26,7 @@ void check_split_prompts(const Stack& stack, const Llm& llm, const Method& metho
   if (!is_full_or_format(method)) {
     throw InputError{
         fmt::format("engine: prefill_context_parallel: expected 1 with method {}: {} splits "
-                    "prompts of the full cache, or of one whose rows have a fixed size",
+                    "prompts only with the full cache or caches with rows of a fixed size",
                     method.name(), stack.name)};
   }
   check_split_prompts(stack, llm);
@@ -36,10 +36,9 @@ std::optional<std::string> describe_split_prompts(const Stack& stack) {
   if (stack.prefill_context == 1) return std::nullopt;
   return fmt::format(
       "prefill context parallelism: each of {} groups of GPUs computes a part of every prompt and "
-      "holds all entries; decode steps are the same in all groups; NCCL's measured gathers and "
-      "scatters and the stack's all-reduce time the exchanges, CUDA graphs are taken to be as "
-      "without it, and so is the memory of the "
-      "start-up's profiling run",
+      "holds all entries; decode steps are the same in all groups; the exchanges take the measured "
+      "time of NCCL's gathers and scatters and of the stack's all-reduce; CUDA graphs and the "
+      "memory of the start-up's profiling run are assumed to be the same as without it",
       stack.prefill_context);
 }
 

@@ -118,8 +118,8 @@ std::shared_ptr<const Calibration> read_device_calibration(const Field& document
   auto out = std::make_shared<Calibration>();
   out->id = std::move(id);
   out->provenance = fmt::format(
-      "shares of the data sheet of {} that kernels reached on {}, {}; families they "
-      "do not time at the data sheet's rate",
+      "shares of the data sheet of {} that kernels reached on {}, {}; families without a timed "
+      "kernel run at the data sheet's rate",
       gpu.name, document.at("device").string(), document.at("date").string());
   out->host_residual = kProfileResidual;
   for (std::size_t i = 0; i < kOpFamilies; ++i) {

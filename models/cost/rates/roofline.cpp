@@ -51,7 +51,7 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
     ++known;
   }
   KVSIM_CHECK(!nominal || known == stack.reached.size(),
-              "stack {} gives a rate of an unknown operator family", stack.name);
+              "stack {} states a rate for an unknown operator family", stack.name);
   for (std::size_t i = 0; i < kDtypes.size(); ++i) {
     flop_rate_[i] = peak_flops(gpu, kDtypes[i].dtype).count();
   }

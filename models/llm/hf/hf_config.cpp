@@ -97,9 +97,9 @@ std::int32_t positions_with_rope_scaling(const Field& config, const Llm& llm) {
   }
   const std::string unknown = unknown_name(what, word, known);
   at.fail(fmt::format(
-      "{}{} How its layers cache is not known here; of what a Llama-like family needs, the file "
-      "gives {} and does not give {}. If its layers are those of a known family, add \"{}\" with "
-      "that family's model_type to the file",
+      "{}{} The cache layout of its layers is unknown; of the keys that a Llama-like family "
+      "requires, the file has {} and does not have {}. If its layers match a known family, add "
+      "\"{}\" with that family's model_type to the file",
       unknown, unknown.ends_with('?') ? "" : ".",
       given.empty() ? "nothing" : fmt::format("{}", fmt::join(given, ", ")),
       missing.empty() ? "nothing" : fmt::format("{}", fmt::join(missing, ", ")), kFamilyKey));
@@ -254,7 +254,7 @@ Llm read_hf_config(const Field& config, std::string name,
   llm.notes.insert(llm.notes.begin(), notes.begin(), notes.end());
   llm.vision = read_vision(config);
   if (llm.vision) {
-    llm.notes.emplace_back("the vision encoder is counted where an engine loads it");
+    llm.notes.emplace_back("the vision encoder is counted if an engine loads it");
   } else if (wrapped) {
     llm.notes.emplace_back("only the language model is counted, no vision or audio tower");
   }
@@ -264,7 +264,7 @@ Llm read_hf_config(const Field& config, std::string name,
   llm.compute_dtype = llm.published_dtype = hf::plain_dtype(text);
   hf::read_quantization(text, quant_config, family.checkpoint, llm);
   if (const std::int64_t total = parameters(llm); total > hf::kMaxParameters)
-    config.fail(fmt::format("{} parameters; no more than 1e15 are believed", total));
+    config.fail(fmt::format("{} parameters; expected at most 1e15", total));
   return llm;
 }
 

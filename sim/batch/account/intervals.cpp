@@ -15,7 +15,7 @@ namespace kvsim {
 
 std::string time_basis(std::span<const Step> some, const Roofline& roofline, const Stack& stack) {
   if (roofline.is_bound()) {
-    return fmt::format("none: stack {} gives the data sheet's rates, a bound", stack.name);
+    return fmt::format("none: stack {} uses the data sheet's rates, which are a bound", stack.name);
   }
   const Calibration& calibration = roofline.calibration();
   if (calibration.kernels == nullptr) {
@@ -47,17 +47,17 @@ std::string time_basis(std::span<const Step> some, const Roofline& roofline, con
   constexpr double kPercent = 100;
   if (!unmeasured.empty()) {
     parts.push_back(fmt::format(
-        "{}: no measurements, the data sheet's rates: {:.0f} % a standard deviation, a judgement",
+        "{}: no measurements, the data sheet's rates: standard deviation {:.0f} %, a judgement",
         fmt::join(unmeasured, ", "), kPercent * kUnmeasuredResidual));
   }
   if (others) {
     parts.push_back(fmt::format(
-        "{}operators about the shares of stack {}: {:.0f} % a standard deviation, a judgement",
+        "{}operators about the shares of stack {}: standard deviation {:.0f} %, a judgement",
         kernels.empty() ? "" : "other ", stack.name,
         kPercent * calibration.families.front().relative_residual.value_or(0)));
   }
-  if (parts.empty()) return "none: no step was through";
-  parts.emplace_back("the host likewise");
+  if (parts.empty()) return "none: no step completed";
+  parts.emplace_back("likewise for the host");
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 

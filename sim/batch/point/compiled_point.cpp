@@ -24,12 +24,13 @@ namespace kvsim {
 namespace {
 
 constexpr std::string_view kKernels =
-    "fitted kernel times bend with the cache's length: decode steps are summed by quadrature";
+    "fitted kernel times are not linear in the cache's length: decode steps are summed by "
+    "quadrature";
 constexpr std::string_view kFormat =
-    "sizes of the method's format climb in steps: decode steps are summed by quadrature";
-constexpr std::string_view kSplit = "each GPU holds other layers";
+    "sizes of the method's format increase in steps: decode steps are summed by quadrature";
+constexpr std::string_view kSplit = "each GPU holds different layers";
 constexpr std::string_view kRetries =
-    "the method prefills in smaller score chunks where memory is short";
+    "the method prefills in smaller score chunks when memory is short";
 
 // Limit of the results kept for earlier prompts and batch sizes; beyond it all of a kind are
 // dropped.

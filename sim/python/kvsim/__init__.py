@@ -1,4 +1,4 @@
-"""kvsim from Python: the effects of KV-cache compression on a GPU and on attention.
+"""Python interface of kvsim, a simulator of KV-cache compression on a GPU and of its effect on attention.
 
     import kvsim
     result = kvsim.run({"model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "hf-sdpa", "batch": [4, 8],
@@ -6,7 +6,7 @@
     result.column("throughput_tok_s")          # NumPy array, one number per point
     result.timeline(0)["held_bytes"]           # likewise, one number per sample
 
-Documents are identical to those of the command line (docs/results.md). User documentation: docs/python.md.
+Documents are identical to the output of the command line (docs/results.md). User documentation: docs/python.md.
 """
 
 import csv
@@ -46,7 +46,7 @@ def _plain(value):
 
 
 def _class_name(kind):
-    """Returns FILE.py:CLASS of a scorer. Another process imports its file again, so it must not be the running script."""
+    """Returns FILE.py:CLASS of a scorer. Another process imports the file again, so it must not be the running script."""
     try:
         file = inspect.getsourcefile(kind)
     except (OSError, TypeError):
@@ -60,7 +60,7 @@ def _json(value):
     try:
         text = json.dumps(value, allow_nan=False, default=_plain)
         if ".py:" in text and sys.executable:
-            os.environ.setdefault("KVSIM_PYTHON", sys.executable)  # classes run with this interpreter's packages
+            os.environ.setdefault("KVSIM_PYTHON", sys.executable)  # the user's classes run with this interpreter's packages
         return text
     except ValueError as error:
         if isinstance(error, InputError):
@@ -88,7 +88,7 @@ def _source(scenario, name, changes, keys):
 
 
 def _program():
-    """Returns the program of this module's wheel, build folder or installation, or else that in PATH."""
+    """Returns the program in this module's wheel, build folder or installation, or else the one in PATH."""
     here = os.path.dirname(os.path.abspath(__file__))
     for path in ("bin/kvsim", "../../kvsim", "../../../../bin/kvsim"):
         found = os.path.join(here, *path.split("/"))
@@ -104,7 +104,7 @@ def _program():
 
 
 def _option_words(options):
-    """Returns --name=value for each option that is set; a list produces one for each of its values."""
+    """Returns --name=value for each option that is set; a list produces one option per value."""
     words = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
@@ -117,12 +117,12 @@ def _option_words(options):
 
 
 def _joined(values):
-    """Joins a list as "1000,4000"; returns other values unchanged."""
+    """Joins a list with commas ("1000,4000"); returns other values unchanged."""
     return ",".join(map(str, values)) if isinstance(values, (list, tuple)) else values
 
 
 def _printed(*words, good=(0,)):
-    """Returns the output of a command of the program. Its notes become warnings, its error messages InputError."""
+    """Runs a command of the program and returns its output. Notes become warnings, and error messages become InputError."""
     done = subprocess.run([_program(), *words], capture_output=True, text=True, check=False)
     said = [line[len("kvsim: "):] if line.startswith("kvsim: ") else line for line in done.stderr.splitlines()]
     if done.returncode == 2:
@@ -142,7 +142,7 @@ def _files(files):
 
 
 def _numbers(values):
-    """Returns a float array with NaN for missing values; texts stay an array of texts."""
+    """Returns a float array with NaN for missing values, or an array of strings if the values are strings."""
     if any(isinstance(value, str) for value in values):
         return np.array(["" if value is None else str(value) for value in values])
     return np.array([np.nan if value is None else value for value in values], dtype=float)
@@ -168,7 +168,7 @@ def _column(rows, path, what):
 
 
 class RunResult:
-    """The result of `kvsim run` for a scenario. `document` is its JSON (kvsim.run/1)."""
+    """The result of `kvsim run` for a scenario. `document` is the JSON result (kvsim.run/1)."""
 
     def __init__(self, document, timeline):
         self.document = document
@@ -176,7 +176,7 @@ class RunResult:
 
     @property
     def points(self):
-        """The points, one dict each, in the scenario's order."""
+        """Points in the scenario's order, one dict per point."""
         return self.document["points"]
 
     @property
@@ -185,21 +185,21 @@ class RunResult:
 
     @property
     def oom(self):
-        """For each point, where it ran out of memory (`step`, `tokens`, `requested`, `free`, …), or None."""
+        """Per point, where it ran out of memory (`step`, `tokens`, `requested`, `free`, …), or None."""
         return [point.get("oom") for point in self.points]
 
     @property
     def replay(self):
-        """The result for the trace that the scenario replays, or None."""
+        """The result of the scenario's replay, or None if the scenario has no replay."""
         document = self.document.get("replay")
         return None if document is None else ReplayResult(document, None)
 
     def column(self, key):
-        """Returns a metric of all points as an array, NaN if a point has none; "ttft_s/p90" names one within an object."""
+        """Returns a metric of all points as an array, with NaN for missing values; "ttft_s/p90" names a metric within an object."""
         return _column(self.points, key, "point")
 
     def timeline(self, point=0):
-        """Returns samples over a point's steps, or a service's time, as arrays with the column names of timeline.csv."""
+        """Returns samples over the steps of a point, or over the time of a service, as arrays named as the columns of timeline.csv."""
         count = len(self.points)
         if not -count <= point < count:
             raise IndexError(f"point {point} of {count}")
@@ -216,7 +216,7 @@ class RunResult:
 
 
 class ReplayResult:
-    """A trace replayed through methods. `document` is its JSON (kvsim.replay/1)."""
+    """A trace replayed through methods. `document` is the JSON result (kvsim.replay/1)."""
 
     def __init__(self, document, kept):
         self.document = document
@@ -224,16 +224,16 @@ class ReplayResult:
 
     @property
     def methods(self):
-        """The methods that ran, one dict each: sizes, traffic, errors."""
+        """Methods that ran, one dict per method with sizes, traffic and errors."""
         return self.document["methods"]
 
     @property
     def skipped(self):
-        """Methods for which this trace has not enough data: `name` and `reason`."""
+        """Methods that need data missing from this trace: `name` and `reason`."""
         return self.document["skipped"]
 
     def column(self, key):
-        """Returns a metric of all methods as an array, NaN if a method has none."""
+        """Returns a metric of all methods as an array, with NaN for missing values."""
         return _column(self.methods, key, "method")
 
     def _index(self, method):
@@ -249,11 +249,11 @@ class ReplayResult:
         return method % count
 
     def series(self, method=0):
-        """Returns series over decode steps, as arrays by name: `tokens`, `bytes_held`, `rel_error`, …"""
+        """Returns series over decode steps as a dict of arrays: `tokens`, `bytes_held`, `rel_error`, …"""
         return _columns(self.methods[self._index(method)]["per_step"])
 
     def layer_series(self, method=0):
-        """Returns the same by layer: arrays [layers, steps]."""
+        """Returns the same series per layer, as arrays [layers, steps]."""
         layers = self.methods[self._index(method)].get("per_step_layers")
         if layers is None:
             raise KeyError("series by layer are of kvsim.replay(), not of a run's replay")
@@ -262,12 +262,12 @@ class ReplayResult:
 
     def kept(self, method=0):
         """Returns the token positions held at the end: [layer][KV head] of int32 arrays, ascending. Includes all members of
-        merged entries; `kept_entries` separates them."""
+        merged entries; use `kept_entries` to tell them apart."""
         return [[np.array(sorted(t for entry in head for t in (entry if isinstance(entry, list) else [entry])), np.int32)
                  for head in layer] for layer in self.kept_entries(method)]
 
     def kept_entries(self, method=0):
-        """Returns the entries held at the end: [layer][KV head] of lists; a position, or a list of merged positions."""
+        """Returns the entries held at the end: [layer][KV head] of lists. An entry is a position or a list of merged positions."""
         index = self._index(method)
         if self._kept is None:
             raise KeyError("kept positions are of kvsim.replay(), not of a run's replay")
@@ -281,22 +281,22 @@ class ReplayResult:
 
 
 class SweepResult:
-    """A scenario run at many values of its keys. `document` is its JSON (kvsim.scenario-sweep/1)."""
+    """A scenario run at many values of its keys. `document` is the JSON result (kvsim.scenario-sweep/1)."""
 
     def __init__(self, document):
         self.document = document
 
     @property
     def points(self):
-        """The points, each with its `values` and `results`, or `skipped`: why it is impossible."""
+        """Points, each with `values` and `results`, or with the reason in `skipped` if it is impossible."""
         return self.document["points"]
 
     def column(self, key):
-        """Returns a metric of all points' results as an array, NaN if a point has none."""
+        """Returns a metric of all points' results as an array, with NaN for missing values."""
         return _column([point.get("results") or {} for point in self.points], key, "point")
 
     def values(self, axis):
-        """Returns the values of the axis (a JSON pointer such as "/batch") at every point."""
+        """Returns the value of an axis (a JSON pointer such as "/batch") at every point."""
         axes = [one["key"] for one in self.document["scenario"]["echo"]["sweep"]["axes"]]
         if axis not in axes:
             raise KeyError(f"no axis is called {axis!r} ({', '.join(axes)})")
@@ -310,17 +310,17 @@ class SweepResult:
 
 
 class PlanResult:
-    """The answers of a plan. `document` is its JSON (kvsim.plan/1)."""
+    """The answers of a plan. `document` is the JSON result (kvsim.plan/1)."""
 
     def __init__(self, document):
         self.document = document
 
     @property
     def answers(self):
-        """For each question and group: `question`, `answer`, `range`, `unit`, `best` and `candidates`.
+        """Per question and group: `question`, `answer`, `range`, `unit`, `best` and `candidates`.
 
-        An `answer` is the prediction unless the plan has a `confidence`; `range` is the text "8 to 24". Each candidate
-        has the numbers `predicted`, `safe` and `optimistic`, None if that end does not exist.
+        An `answer` is the prediction unless the plan has a `confidence`; `range` is a string such as "8 to 24". Each candidate
+        has the numbers `predicted`, `safe` and `optimistic`, which are None if that end does not exist.
         """
         return self.document["answers"]
 
@@ -336,7 +336,7 @@ class PlanResult:
         return f"<kvsim.PlanResult {self.document['scenario']['name']}: {len(self)} answers>"
 
     def __str__(self):
-        """One line per answer: "fewest_gpus of ...: 12 GPUs, range 8 to 24 (full)"."""
+        """Returns one line per answer: "fewest_gpus of ...: 12 GPUs, range 8 to 24 (full)"."""
         lines = []
         for one in self.answers:
             text = "impossible"
@@ -352,13 +352,13 @@ class PlanResult:
 
 
 def run(scenario, *, set=None, name=None, threads=0, **keys):
-    """Simulates a scenario, as `kvsim run` does.
+    """Simulates a scenario like `kvsim run`.
 
     scenario  a dict with the keys of docs/scenarios.md, or the path of a file
     set       {"/memory/hbm": "80 GiB"}: keys by JSON pointer, as with --set
-    name      of a dict's results; paths in it start at the working directory
-    threads   0: all of the machine; no result depends on it
-    keys      top-level keys in place of the scenario's: batch=8, gpu=["A100-80GB-SXM", "H200-141GB-SXM"]
+    name      name of the results if `scenario` is a dict; its paths are relative to the working directory
+    threads   0 uses all threads of the machine; results do not depend on it
+    keys      top-level keys that replace those of the scenario: batch=8, gpu=["A100-80GB-SXM", "H200-141GB-SXM"]
     Errors: InputError. Running out of memory is a result (`oom`).
     """
     out = _core.run(_source(scenario, name, set, keys), threads)
@@ -366,17 +366,17 @@ def run(scenario, *, set=None, name=None, threads=0, **keys):
 
 
 def plan(scenario, *, set=None, name=None, threads=0, **keys):
-    """Answers the scenario's `plan` (docs/plan.md), as `kvsim plan` does. Errors: InputError."""
+    """Answers the scenario's `plan` (docs/plan.md), like `kvsim plan`. Errors: InputError."""
     return PlanResult(json.loads(_core.plan(_source(scenario, name, set, keys), threads)))
 
 
 def fit(scenario, question, *, confidence=0.0, set=None, name=None, threads=0, **keys):
-    """Returns the limit of each method and GPU of a scenario: {label: answer}, None if not even the smallest run fits.
+    """Returns the limit of each method and GPU of a scenario: {label: answer}; None if not even the smallest run fits.
 
-    question  "longest_context" (tokens, prompt and output, up to the model's positions unless set has
-              "/plan/beyond_positions": True), "largest_batch" (sequences); for a service "highest_rate"
+    question  "longest_context" (tokens, prompt and output, at most the model's positions unless `set`
+              contains "/plan/beyond_positions": True), "largest_batch" (sequences); for a service "highest_rate"
               (requests/s) and "fewest_gpus"
-    Runs a plan with that one question; the other keys of the scenario's `plan` (quality, prices, bounds) apply. Errors: InputError.
+    Runs a plan with this question only; the other keys of the scenario's `plan` (quality, prices, bounds) apply. Errors: InputError.
     """
     changes = dict(set or {})
     changes["/plan/questions"] = [question]
@@ -392,11 +392,11 @@ def fit(scenario, question, *, confidence=0.0, set=None, name=None, threads=0, *
 
 
 def sweep(scenario, vary=None, *, samples=None, seed=None, skip_impossible=False, set=None, name=None, threads=0, **keys):
-    """Runs a scenario at every combination of values, as `kvsim sweep` does.
+    """Runs a scenario at every combination of values, like `kvsim sweep`.
 
     vary             {"/batch": [1, 2, 4], "/method": ["full", "h2o"]}, in addition to the axes of the scenario
-    samples, seed    this number of random combinations instead
-    skip_impossible  lists impossible points with the reason
+    samples, seed    number of random combinations to run instead, and their seed
+    skip_impossible  list impossible points with the reason instead of raising
     Errors: InputError.
     """
     axes = []
@@ -412,47 +412,47 @@ def sweep(scenario, vary=None, *, samples=None, seed=None, skip_impossible=False
 def launch(scenario, *, set=None, name=None, threads=0, **keys):
     """Returns the commands that start the engines, as printed by `kvsim run` and `kvsim plan --print-command --json`.
 
-    For a scenario with a `plan`: those of the best candidate of each answer; otherwise those of each point that starts
-    different engines. A list of dicts (kvsim.launch/1): `of`, `engine`, `version`, `roles` with `command` and `argv`, `notes`.
-    Errors: InputError, also for a method, a format or a stack for which no engine has a flag.
+    For a scenario with a `plan`, these are the commands of the best candidate of each answer; otherwise those of each point
+    that starts different engines. Returns a list of dicts (kvsim.launch/1): `of`, `engine`, `version`, `roles` with `command` and `argv`, `notes`.
+    Errors: InputError, also if no engine has a flag for a method, a format or a stack.
     """
     return json.loads(_core.launch(_source(scenario, name, set, keys), None, threads))["launches"]
 
 
 def manifest(scenario, kind, *, set=None, name=None, threads=0, **keys):
-    """Returns the only deployment of launch() as text: "compose", "kubernetes", "llm-d" or "dynamo". Errors: as launch()."""
+    """Returns the only deployment of launch() as text of kind "compose", "kubernetes", "llm-d" or "dynamo". Errors: see launch()."""
     return _core.launch(_source(scenario, name, set, keys), str(kind), threads)
 
 
 def from_command(command, **options):
-    """Returns the scenario of an engine's command, a dict, as `kvsim run --from-command COMMAND --print-scenario` prints it.
+    """Returns the scenario of an engine's command as a dict, as `kvsim run --from-command COMMAND --print-scenario` prints it.
 
-    command  "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 4 …", or of SGLang or TensorRT-LLM
-    options  of the command line, by name: gpu="h100", rate=5, isl=2000, osl=300
+    command  "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 4 …", or a command of SGLang or TensorRT-LLM
+    options  command-line options by name: gpu="h100", rate=5, isl=2000, osl=300
     Flags that are not simulated cause warnings. Errors: InputError. Runs the program.
     """
     return _printed("run", f"--from-command={command}", "--print-scenario", *_option_words(options))
 
 
 def from_log(file, scenario=None, *, set=None, name=None, **keys):
-    """Returns an engine's start from its log or its metric vllm:cache_config_info, as `kvsim calibrate --from-log --json` does.
+    """Reads an engine's start from its log or its metric vllm:cache_config_info, like `kvsim calibrate --from-log --json`.
 
     file      the path of a start-up log of vLLM, or of saved metrics
-    scenario  of that start: provides values that the log does not contain
-    Returns kvsim.calibrate-log/1: `overrides` are keys for scenarios ({**scenario, **overrides}), `predicted` and
-    `with_overrides` the start without and with them, `log_tokens` the log's own pool. Errors: InputError.
+    scenario  the scenario of that start; provides values that the log does not contain
+    Returns kvsim.calibrate-log/1: `overrides` contains keys for scenarios ({**scenario, **overrides}), `predicted` and
+    `with_overrides` describe the start without and with them, and `log_tokens` is the pool stated in the log. Errors: InputError.
     """
     source = None if scenario is None else _source(scenario, name, set, keys)
     return json.loads(_core.from_log(os.fspath(file), source))
 
 
 def requests_info(files, *, capacity_blocks=None, tiers=None, **options):
-    """Returns the load of a request trace, a dict, as printed by `kvsim requests info --json` (kvsim.requests-info/2).
+    """Returns the load of a request trace as a dict, as printed by `kvsim requests info --json` (kvsim.requests-info/2).
 
-    files            a trace, or the several files of one
-    capacity_blocks  capacities of a prefix cache: a list
+    files            the file or files of one trace
+    capacity_blocks  list of prefix-cache capacities, in blocks
     tiers            ["hbm=40GiB", "host=256GiB@25GB/s"], with model="llama-3.1-8b" and optionally gpu="h100"
-    options          of the command line, by name: format="mooncake", skip_bad=10, stagger=60
+    options          command-line options by name: format="mooncake", skip_bad=10, stagger=60
     Errors: InputError. Runs the program.
     """
     words = _option_words({"capacity_blocks": _joined(capacity_blocks), "tiers": _joined(tiers), **options})
@@ -460,13 +460,13 @@ def requests_info(files, *, capacity_blocks=None, tiers=None, **options):
 
 
 def quality(files, *, max_loss=None, model=None, method=None, task=None, context=None, replay=None, held_out=None):
-    """Returns measured task scores under compression, a dict, as printed by `kvsim quality --json` (kvsim.quality/1).
+    """Returns measured task scores under compression as a dict, as printed by `kvsim quality --json` (kvsim.quality/1).
 
-    files                tables of scores, kvpress results folders
+    files                score tables or kvpress results folders
     max_loss             largest loss allowed for `answer`: 0.01 or "1%"
-    model, method, task  only rows of these; models and methods may be lists
-    context              tokens of the nearest context
-    replay, held_out     results of replays to rank; rows to predict
+    model, method, task  keep only rows with these values; models and methods may be lists
+    context              context length in tokens; the nearest measured context is used
+    replay, held_out     replay results to rank by; rows to predict
     Errors: InputError. Runs the program.
     """
     words = _option_words({"max_loss": max_loss, "model": model, "method": method, "task": task, "context": context,
@@ -475,11 +475,11 @@ def quality(files, *, max_loss=None, model=None, method=None, task=None, context
 
 
 def compare(result, *others, tolerance=None):
-    """Compares a result with others, or with files of a benchmark, as `kvsim compare --json` does.
+    """Compares a result with others, or with benchmark files, like `kvsim compare --json`.
 
     result     the path of a results folder, or of its result.json, plan.json or sweep.json
-    others     such paths; or files of vllm bench serve, SGLang, AIPerf, GuideLLM or inference-perf
-    tolerance  difference that is ignored, as a share of the larger number
+    others     paths of the same kinds, or files of vllm bench serve, SGLang, AIPerf, GuideLLM or inference-perf
+    tolerance  relative difference that is ignored, as a fraction of the larger number
     Returns kvsim.compare/1 or kvsim.compare-bench/1. Errors: InputError. Runs the program.
     """
     words = _option_words({"tolerance": tolerance})
@@ -489,20 +489,21 @@ def compare(result, *others, tolerance=None):
 def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=None, softmax_scale=None, hidden=None,
            wo=None, budget=None, split="recorded", layers=None, heads=None, steps=None, per_head=False, block_sizes=(), seed=0,
            threads=0):
-    """Replays a recorded trace, or arrays, through compression methods, as `kvsim replay` does.
+    """Replays a recorded trace, or arrays, through compression methods, like `kvsim replay`.
 
     trace          the path of a trace (safetensors); or arrays, all float32 or all float16:
     q              [layers, query heads, tokens, d], after rotary embedding
     k, v           [layers, KV heads, tokens, d]; query head h reads KV head h // (query heads / KV heads)
     prompt_tokens  number of leading tokens that form the prompt
     softmax_scale  default 1 / sqrt(d)
-    hidden, wo     [layers, tokens, D], [layers, D, query heads * d]: for methods that need them
-    methods        a name, {"name": "zeromerge", "budget": 0.1, "alpha": 0.5}, or a list of these; in place of a name
-                   "my_press.py:MyPress" or a class with score() of another module (docs/howto/own-method.md)
+    hidden, wo     [layers, tokens, D] and [layers, D, query heads * d], for methods that need them
+    methods        a name, {"name": "zeromerge", "budget": 0.1, "alpha": 0.5}, or a list of these; a name may also be
+                   "my_press.py:MyPress" or a class of another module with score() (docs/howto/own-method.md)
     split          end of the prompt: "recorded", "question-aware" (at the trace's answer_start), "question-agnostic"
-    layers, heads  size of a random sample of layers, and of KV heads of each, drawn with `seed`; adds `standard_errors`
-    steps          maximum number of decode steps in a sample for errors, likewise; sizes cover all steps
-    budget         for methods that take one and do not specify it: a share of the prompt's cache (0.2, "20 %"), entries per head (256, "64 entries"), or a list
+    layers, heads  numbers of randomly sampled layers, and of KV heads per layer, drawn with `seed`; adds `standard_errors`
+    steps          maximum number of decode steps sampled for errors, drawn with `seed`; sizes cover all steps
+    budget         for methods that need a budget and do not set one: a share of the prompt's cache (0.2, "20 %"),
+                   entries per head (256, "64 entries"), or a list of these
     Errors: InputError with the expected and the actual value. Arrays are passed through a temporary file.
     """
     chosen = _json(_with_budget(methods, budget))
@@ -539,7 +540,7 @@ def _with_budget(chosen, budget):
 
 
 def _trace_of(q, k, v, prompt_tokens, softmax_scale, hidden, wo):
-    """Returns (tensors, metadata, "F32" or "F16") of arrays laid out by head."""
+    """Returns (tensors, metadata, "F32" or "F16") for arrays laid out by head."""
     given = {name: np.asarray(x) for name, x in (("q", q), ("k", k), ("v", v), ("hidden", hidden), ("wo", wo)) if x is not None}
     for name in ("q", "k", "v"):
         if name not in given:
@@ -578,7 +579,7 @@ def _trace_of(q, k, v, prompt_tokens, softmax_scale, hidden, wo):
 
 
 def methods():
-    """Returns the methods of the catalogue, one dict each, as printed by `kvsim list methods --json`."""
+    """Returns the methods of the catalogue, one dict per method, as printed by `kvsim list methods --json`."""
     return json.loads(_core.methods())
 
 

@@ -145,14 +145,14 @@ std::string startup_text(const EngineStartup& s, std::size_t width) {
                      with_commas(s.blocks));
   if (s.groups) {
     for (const VllmGroup& group : s.groups->groups) {
-      out += fmt::format("- {} {} layers, blocks of {} tokens: {} a request\n", group.layers,
+      out += fmt::format("- {} {} layers, blocks of {} tokens: {} per request\n", group.layers,
                          group.kind, with_commas(s.groups->tokens_of(group)),
                          with_commas(group.request_blocks));
     }
   }
   if (s.pools) {
     for (const EnginePool& pool : s.pools->pools) {
-      out += fmt::format("- {} {} layers: {} {}, {} a request\n", pool.layers, pool.kind,
+      out += fmt::format("- {} {} layers: {} {}, {} per request\n", pool.layers, pool.kind,
                          with_commas(pool.capacity), pool.holds_states ? "slots" : "tokens",
                          with_commas(pool.request(s.max_model_len, s.pools->slots)));
     }
@@ -161,13 +161,13 @@ std::string startup_text(const EngineStartup& s, std::size_t width) {
     out += fmt::format("It does not start: {} GiB are missing before any cache.\n", gib(s.missing));
   } else if (s.shortage() > Bytes{}) {
     out += fmt::format(
-        "It does not start: the pool leaves {} GiB less than activations and CUDA graphs take.\n",
+        "It does not start: the pool leaves {} GiB less than activations and CUDA graphs need.\n",
         gib(s.shortage()));
   } else if (!s.serves()) {
     out += fmt::format("It does not start: a sequence of {} tokens does not fit the cache.\n",
                        with_commas(s.max_model_len));
   } else {
-    out += fmt::format("Maximum concurrency for {} tokens a request: {:.2f}x\n",
+    out += fmt::format("Maximum concurrency for {} tokens per request: {:.2f}x\n",
                        with_commas(s.max_model_len), s.max_concurrency);
     if (const std::string limit = state_limit_text(s); !limit.empty()) {
       out += paragraph(fmt::format("Highest: {}", limit), width);

@@ -56,14 +56,14 @@ std::string capacity_text(const Llm& llm, const CapacityQuestion& question, std:
             fmt::format("{} on each of {} GPUs, {}", question.available, question.tensor_parallel,
                         name_of(question.settings.kv_dtype)));
   for (const VllmGroup& group : groups.groups) {
-    facts.add("group",
-              fmt::format("{} {} layers{}, blocks of {} tokens; a request takes {}", group.layers,
-                          group.kind,
-                          group.padding > 0 ? fmt::format(" and {} empty", group.padding) : "",
-                          with_commas(group.block_tokens), with_commas(group.request_blocks)));
+    facts.add(
+        "group",
+        fmt::format("{} {} layers{}, blocks of {} tokens; {} per request", group.layers, group.kind,
+                    group.padding > 0 ? fmt::format(" and {} empty", group.padding) : "",
+                    with_commas(group.block_tokens), with_commas(group.request_blocks)));
   }
   facts.add("blocks",
-            fmt::format("{} of {}; a request of {} tokens takes {}", with_commas(capacity.blocks),
+            fmt::format("{} of {}; a request of {} tokens needs {}", with_commas(capacity.blocks),
                         groups.block_id, with_commas(question.settings.max_model_len),
                         with_commas(groups.request_blocks)));
   facts.add("GPU KV cache size",

@@ -217,7 +217,7 @@ std::string llm_text(const Llm& llm, std::size_t width) {
   if (const auto aliases = aliases_of(llm); !aliases.empty()) {
     facts.add("also called", fmt::format("{}", fmt::join(aliases, ", ")));
   }
-  facts.add("source", llm.source.empty() ? "the file given" : llm.source);
+  facts.add("source", llm.source.empty() ? "the given file" : llm.source);
   facts.add("parameters", billions(parameters(llm)));
   if (const auto active = active_parameters(llm); active * 10 < parameters(llm) * 9) {
     facts.add("of them active", billions(active) + " for each token");
@@ -242,7 +242,7 @@ std::string llm_text(const Llm& llm, std::size_t width) {
   facts.add("weights", weights + fmt::format("; as published {} ({})", published_weight_bytes(llm),
                                              published_weights_words(llm)));
   if (llm.vision) {
-    facts.add("vision encoder", fmt::format("{} parameters in 16 bits, where an engine loads it",
+    facts.add("vision encoder", fmt::format("{} parameters in 16 bits, if an engine loads it",
                                             with_commas(vision_parameters(*llm.vision))));
   }
   std::string cache;

@@ -70,7 +70,7 @@ std::string_view sentence_of(CacheGrowth growth) {
     case CacheGrowth::kStatic:
       return "allocated for its final length at the start";
     case CacheGrowth::kExact:
-      return "grows in place by what is stored";
+      return "grows in place by the stored entries";
     case CacheGrowth::kConcatLayer:
       return "each layer's keys, then its values, are copied into a longer tensor";
     case CacheGrowth::kConcatAll:
@@ -168,14 +168,14 @@ namespace {
 
 std::string front_end_text(const FrontEndTimes& times) {
   return fmt::format(
-      "{} to the engine; work of {} a request in {}, {} a prompt token, {} a streamed token",
+      "{} to the engine; work of {} per request in {}, {} per prompt token, {} per streamed token",
       times.latency, times.request,
       times.turns == 1 ? "one turn" : fmt::format("{} turns", times.turns), times.prompt_token,
       times.token);
 }
 
 std::string cutoff_text(const CutoffTimes& times) {
-  return fmt::format("{} a step, {:g} B a logit", times.step, times.bytes_per_logit);
+  return fmt::format("{} per step, {:g} B per logit", times.step, times.bytes_per_logit);
 }
 
 /// Adds the values of a rule that are not engine options.
@@ -189,7 +189,7 @@ void add_other_values(const EngineValues& v, std::vector<std::string>& out) {
   choose(v.prefix_caching, "prefix caching", "no prefix caching");
   choose(v.window_pools, "pools for windows", "one pool of tokens");
   if (v.state_slots) {
-    out.push_back(fmt::format("slots of recurrent states a request: {}", *v.state_slots));
+    out.push_back(fmt::format("slots of recurrent states per request: {}", *v.state_slots));
   }
   if (v.state_sequences) out.push_back(fmt::format("of all requests: {}", *v.state_sequences));
   if (v.graph_sequences) {
@@ -198,7 +198,7 @@ void add_other_values(const EngineValues& v, std::vector<std::string>& out) {
                       : "no bound of graphs");
   }
   choose(v.graph_padding, "steps padded to a graph's size", "graphs of exact sizes");
-  choose(v.rescans_decodes, "scans of prompts take decodes too", "scans of prompts alone");
+  choose(v.rescans_decodes, "scans of prompts include decodes", "scans of prompts only");
   choose(v.joint_attention, "one call of attention for prompts and decodes",
          "separate calls of attention for prompts and decodes");
   choose(v.eager_prompts, "prompts without graphs", "prompts as fast as with graphs");
@@ -207,20 +207,20 @@ void add_other_values(const EngineValues& v, std::vector<std::string>& out) {
   }
   if (v.inter_step_overhead) out.push_back(fmt::format("{} between steps", *v.inter_step_overhead));
   if (v.inter_step_per_sequence) {
-    out.push_back(fmt::format("{} a sequence between steps", *v.inter_step_per_sequence));
+    out.push_back(fmt::format("{} per sequence between steps", *v.inter_step_per_sequence));
   }
   if (v.front_end) out.push_back("API server: " + front_end_text(*v.front_end));
   if (v.front_end_turns) {
     out.push_back(
-        fmt::format("API server: {} turns of its event loop a request", *v.front_end_turns));
+        fmt::format("API server: {} turns of its event loop per request", *v.front_end_turns));
   }
   if (v.cutoff) out.push_back("top-k, top-p: " + cutoff_text(*v.cutoff));
   if (v.attention_per_clock) {
     out.push_back(
-        fmt::format("decode attention of {:g} flops an SM and clock", *v.attention_per_clock));
+        fmt::format("decode attention of {:g} flops per SM and clock", *v.attention_per_clock));
   }
   if (v.prompt_attention_per_clock) {
-    out.push_back(fmt::format("prompts' attention of {:g} flops an SM and clock",
+    out.push_back(fmt::format("prompts' attention of {:g} flops per SM and clock",
                               *v.prompt_attention_per_clock));
   }
 }
@@ -245,12 +245,13 @@ std::string values_text(const EngineDefaults& defaults, const DefaultsRule& rule
   if (v.block_tokens) add("block_tokens", fmt::format("{}", *v.block_tokens));
   if (v.counts_graphs) add("counts_graphs", *v.counts_graphs ? "1" : "0");
   if (v.sampler_bytes) {
-    out.push_back(fmt::format("{:g} B a logit of sampling in the profiling run", *v.sampler_bytes));
+    out.push_back(
+        fmt::format("{:g} B per logit of sampling in the profiling run", *v.sampler_bytes));
   }
   if (v.reserve) {
     out.push_back(fmt::format(
-        "{}: what a reserve of {} leaves, and {} a token of a pass, {} a graph's sequence, {} a "
-        "GPU",
+        "{}: the rest after a reserve of {}, plus {} per token of a pass, {} per sequence of a "
+        "graph, {} per GPU",
         defaults.option("usable_fraction"), v.reserve->base, v.reserve->per_prefill_token,
         v.reserve->per_graph_sequence, v.reserve->per_gpu));
   }
@@ -277,14 +278,14 @@ std::string version_range(const DefaultsRule& rule) {
 std::string defaults_text(const Stack& stack, std::size_t width) {
   if (!stack.defaults) return "";
   const EngineDefaults& defaults = *stack.defaults;
-  std::string out = paragraph(
-      fmt::format("\nDefaults of {} {} to {}, of each value the first line that fits. {}@VERSION "
-                  "takes a version, {}:llm the offline class{}.",
-                  defaults.engine, defaults.first, defaults.last, stack.name, stack.name,
-                  defaults.distinguishes(EngineUsage::kTensorrt)
-                      ? fmt::format(", {}:tensorrt a compiled engine", stack.name)
-                      : ""),
-      width);
+  std::string out =
+      paragraph(fmt::format("\nDefaults of {} {} to {}; for each value the first matching line "
+                            "applies. {}@VERSION selects a version, {}:llm the offline class{}.",
+                            defaults.engine, defaults.first, defaults.last, stack.name, stack.name,
+                            defaults.distinguishes(EngineUsage::kTensorrt)
+                                ? fmt::format(", {}:tensorrt a compiled engine", stack.name)
+                                : ""),
+                width);
   for (const DefaultsRule& rule : defaults.rules) {
     const std::string where = rule.conditions();
     out += fmt::format(
@@ -321,7 +322,7 @@ std::string stack_text(const Stack& stack, std::size_t width) {
                                        yes_no(stack.splits_keys)));
   facts.add("several GPUs", stack.splits_layers ? "each holds whole layers, one computes at a time"
                                                 : "share every layer by tensor parallelism");
-  facts.add("launches", fmt::format("{} a norm, {} a rotation of Q and K", stack.norm_launches,
+  facts.add("launches", fmt::format("{} per norm, {} per rotation of Q and K", stack.norm_launches,
                                     stack.rope_launches));
   if (stack.growth == CacheGrowth::kPaged) {
     facts.add("blocks", fmt::format("of {} tokens", stack.block_tokens));
@@ -340,7 +341,7 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   }
   if (stack.schedules_ahead) facts.add("scheduling", "a step ahead of the GPU, hidden behind it");
   if (stack.inter_step_overhead > Seconds{}) {
-    facts.add("between steps", fmt::format("{}, and {} a sequence", stack.inter_step_overhead,
+    facts.add("between steps", fmt::format("{}, and {} per sequence", stack.inter_step_overhead,
                                            stack.inter_step_per_sequence));
   }
   if (stack.cutoff != CutoffTimes{}) {
@@ -348,7 +349,7 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   }
   if (stack.attention_per_clock > 0) {
     facts.add("decode attention",
-              fmt::format("{:g} flops an SM and clock", stack.attention_per_clock));
+              fmt::format("{:g} flops per SM and clock", stack.attention_per_clock));
   }
   if (stack.full_causal_mask) facts.add("mask", "boolean, of the full length squared");
   facts.add("context", fmt::format("{}", stack.context));
@@ -358,7 +359,7 @@ std::string stack_text(const Stack& stack, std::size_t width) {
               fmt::format("{} of buffers, {} each", stack.communication, stack.collective_latency));
   }
   if (stack.sampler_bytes > 0) {
-    facts.add("dummy sampling", fmt::format("{:g} B a logit at start-up", stack.sampler_bytes));
+    facts.add("dummy sampling", fmt::format("{:g} B per logit at start-up", stack.sampler_bytes));
   }
   if (stack.loads_vision) facts.add("vision", "loads a model's vision encoder");
   if (stack.overlap == Overlap::kAdd) {
@@ -367,19 +368,19 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   for (const auto& [family, rates] : stack.reached) {
     facts.add("reached, " + family,
               rates.elements_per_clock > 0
-                  ? fmt::format("{:g} elements an SM and clock", rates.elements_per_clock)
+                  ? fmt::format("{:g} elements per SM and clock", rates.elements_per_clock)
                   : fmt::format("{:g} of the arithmetic rate, {:g} of the bandwidth", rates.flops,
                                 rates.bandwidth));
   }
   for (const auto& [family, whose] : stack.kernels) {
-    facts.add("kernels, " + family, whose == "*" ? "of whichever stack is known best" : whose);
+    facts.add("kernels, " + family, whose == "*" ? "of the best-known stack" : whose);
   }
-  facts.add("usable",
-            fmt::format("{:g} of what {}", stack.usable_fraction, sentence_of(stack.fraction_of)));
+  facts.add("usable", fmt::format("{:g} of the memory that {}", stack.usable_fraction,
+                                  sentence_of(stack.fraction_of)));
   facts.add("time a launch", fmt::format("{}", stack.launch_overhead));
   facts.add("host time",
-            fmt::format("{} a layer, {} a step, {} an operator of a method", stack.host_per_layer,
-                        stack.host_per_step, stack.host_per_launch));
+            fmt::format("{} per layer, {} per step, {} per operator of a method",
+                        stack.host_per_layer, stack.host_per_step, stack.host_per_launch));
   return stack.name + "\n" + facts.str(width) + defaults_text(stack, width) +
          sources_text(stack.sources, width);
 }

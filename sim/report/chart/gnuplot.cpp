@@ -164,7 +164,7 @@ std::string draw_one(const Figure& figure, const fs::path& folder, const Gnuplot
     failure = fmt::format("gnuplot took more than {} s", options.timeout.count());
   } else if (outcome.status != 0) {
     const std::string message = first_complaint(outcome.messages);
-    failure = message.empty() ? "gnuplot failed" : "gnuplot says: " + message;
+    failure = message.empty() ? "gnuplot failed" : "gnuplot reported: " + message;
   }
   return failure.empty() ? failure : fmt::format("{} was not drawn: {}", figure.name, failure);
 }

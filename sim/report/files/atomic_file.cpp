@@ -144,7 +144,7 @@ void check_replaceable(const fs::path& shown, const fs::path& target) {
   const fs::file_status there = fs::status(target, status);
   if (there.type() == fs::file_type::not_found) return;
   if (there.type() == fs::file_type::none) cannot_write(shown, status.message());
-  if (!fs::is_directory(there)) cannot_write(shown, "it is there already and is no folder");
+  if (!fs::is_directory(there)) cannot_write(shown, "it exists and is not a folder");
   // Shells in this folder would be left in a deleted folder.
   if (holds_working_directory(target)) {
     cannot_write(shown,
@@ -159,11 +159,10 @@ void check_replaceable(const fs::path& shown, const fs::path& target) {
     if (foreign.empty()) return;
     const std::size_t more = foreign.size() > 3 ? foreign.size() - 3 : 0;
     if (more > 0) foreign.resize(3);
-    throw InputError{
-        fmt::format("{}: holds what kvsim did not write ({}{}); choose another folder, or remove "
-                    "this one",
-                    shown.string(), fmt::join(foreign, ", "),
-                    more > 0 ? fmt::format(", and {} more", more) : "")};
+    throw InputError{fmt::format(
+        "{}: contains files not written by kvsim ({}{}); choose another folder, or remove this one",
+        shown.string(), fmt::join(foreign, ", "),
+        more > 0 ? fmt::format(", and {} more", more) : "")};
   } catch (const fs::filesystem_error& error) {
     cannot_write(shown, error.code().message());
   }
@@ -291,7 +290,7 @@ AtomicFiles::AtomicFiles(const fs::path& folder) : shown_{folder} {
   const fs::file_status there = fs::status(target_, status);
   if (there.type() == fs::file_type::none) cannot_write(folder, status.message());
   if (fs::exists(there) && !fs::is_directory(there)) {
-    cannot_write(folder, "it is there already and is no folder");
+    cannot_write(folder, "it exists and is not a folder");
   }
   remove_abandoned(target_ / kFiles);
   status = begin(target_ / kFiles, made_, partial_);

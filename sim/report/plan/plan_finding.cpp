@@ -66,7 +66,7 @@ std::string plan_finding(const PlanResult& plan, const PlanGroup& group) {
   if (!group.best) return "No candidate works.";
   const PlanCandidate& best = plan.candidates[*group.best];
   if (full.empty()) {
-    return "The full cache is not in this plan, so it does not show what compression changes.";
+    return "The full cache is not in this plan, so it does not show the effect of compression.";
   }
   if (best.method.name == "full") {
     const std::string limit = limit_words(best);
@@ -82,7 +82,7 @@ std::string plan_finding(const PlanResult& plan, const PlanGroup& group) {
     }
     if (all_as_good) {
       return fmt::format(
-          "Compression changes nothing here: the full cache gives the same answer, {}.",
+          "Compression changes nothing here: the full cache has the same answer, {}.",
           amount_words(group, *best.answer));
     }
     const bool within_step = std::any_of(methods.begin(), methods.end(), [&](auto* one) {
@@ -112,7 +112,7 @@ std::string plan_finding(const PlanResult& plan, const PlanGroup& group) {
     return fmt::format("{} needs {}; the full cache needs {}.", label,
                        amount_words(group, *best.answer), amount_words(group, *same->answer));
   }
-  return fmt::format("{} gives {:.3g} times the answer of the full cache ({} instead of {}).",
+  return fmt::format("{} reaches {:.3g} times the answer of the full cache ({} instead of {}).",
                      label, *best.answer / *same->answer, plan_amount(group.question, *best.answer),
                      amount_words(group, *same->answer));
 }

@@ -45,44 +45,46 @@ MetricValue text_or_null(const std::string& text) {
 }
 
 constexpr auto kCandidateMetrics = std::to_array<Metric<Candidate>>({
-    OfCandidate(Kind::kCount, "answer", "tokens, sequences, requests/s or GPUs",
-                "null where impossible or pruned. It is `predicted`, at a `confidence` `safe`",
-                of_candidate<&Candidate::answer>),
+    OfCandidate(
+        Kind::kCount, "answer", "tokens, sequences, requests/s or GPUs",
+        "null if impossible or pruned. Equals `predicted`, or `safe` if a `confidence` is set",
+        of_candidate<&Candidate::answer>),
     OfCandidate(Kind::kCount, "predicted", "as `answer`", "the answer as predicted",
                 of_range<&AnswerRange::predicted>),
     OfCandidate(Kind::kCount, "safe", "as `answer`",
                 "at the worse end of memory and times ([plan.md](plan.md#prediction-and-range)); "
-                "null where that end does not exist",
+                "null if that end does not exist",
                 of_range<&AnswerRange::safe>),
     OfCandidate(Kind::kCount, "optimistic", "as `answer`", "likewise at the better end",
                 of_range<&AnswerRange::optimistic>),
     OfCandidate(Kind::kText, "range", "",
                 "those ends in words, the smaller first: \"8 to 24\", \"none to 18,400\", \"8 to "
-                "more than 64\"; null where nothing says how far predictions may be off",
+                "more than 64\"; null if the error of predictions is not known",
                 [](const Candidate& c) { return text_or_null(plan_range(c)); }),
-    OfCandidate(Kind::kCount, "at_most", "", "true: the search ended there, not the memory",
+    OfCandidate(Kind::kCount, "at_most", "",
+                "true: the answer is the end of the search, not a limit of memory",
                 of_candidate<&Candidate::at_most>),
-    OfCandidate(
-        Kind::kText, "limited_by", "",
-        "what keeps the answer from being better, as `constraint`; null if nothing was found",
-        [](const Candidate& c) { return text_or_null(limited_by(c)); }),
+    OfCandidate(Kind::kText, "limited_by", "",
+                "the limit that keeps the answer from being better, as `constraint`; null if none "
+                "was found",
+                [](const Candidate& c) { return text_or_null(limited_by(c)); }),
     OfCandidate(Kind::kCount, "beyond_positions", "",
                 "true: the answer exceeds the model's positions and counts memory only",
                 [](const Candidate& c) -> MetricValue { return c.positions > 0; }),
-    OfCandidate(Kind::kCount, "monotone", "", "whether nothing held beyond what did not",
+    OfCandidate(Kind::kCount, "monotone", "",
+                "whether no size was possible above a size that failed",
                 of_candidate<&Candidate::monotone>),
-    OfCandidate(Kind::kCount, "probes", "", "how many sizes were tried",
+    OfCandidate(Kind::kCount, "probes", "", "number of sizes tried",
                 of_candidate<&Candidate::probes>),
-    OfCandidate(Kind::kCount, "time_factor", "",
-                "what predicted times are multiplied with at this confidence",
+    OfCandidate(Kind::kCount, "time_factor", "", "factor of predicted times at this confidence",
                 of_candidate<&Candidate::time_factor>)
         .in(Part::kTimes),
-    OfCandidate(Kind::kText, "time_basis", "", "what it rests on",
+    OfCandidate(Kind::kText, "time_basis", "", "basis of `time_factor`",
                 of_candidate<&Candidate::time_basis>)
         .in(Part::kTimes),
     OfCandidate(Kind::kShare, "slo_probability", "share",
-                "of a service: how likely it keeps its bounds at the answer; null where nothing "
-                "says how far times may be off",
+                "of a service: probability that it meets its bounds at the answer; null if the "
+                "error of times is not known",
                 of_candidate<&Candidate::slo_probability>)
         .in(Part::kTimes),
     OfCandidate(Kind::kLatency, "ttft_s", "s",
@@ -115,27 +117,28 @@ constexpr auto kCandidateMetrics = std::to_array<Metric<Candidate>>({
 });
 
 constexpr auto kWayMetrics = std::to_array<Metric<Way>>({
-    OfWay(Kind::kCount, "load", "sequences or requests/s", "of a batch or a service",
-          of_way<&Way::load>),
+    OfWay(Kind::kCount, "load", "sequences or requests/s",
+          "size of the batch, or rate of the service", of_way<&Way::load>),
     OfWay(Kind::kCount, "gpus", "GPUs", "of the whole service", of_way<&Way::gpus>),
     OfWay(Kind::kRate, "output_tok_s", "tok/s", "output tokens of all its GPUs",
           of_way<&Way::tokens_s>),
     OfWay(Kind::kTime, "ttft_s", "s",
-          "time to first token: of a batch, whose prompts are computed at once; of a service's "
-          "requests `percentile`",
+          "time to first token: of a batch, whose prompts are computed at once; of a service, the "
+          "`percentile` of its requests",
           of_way<&Way::ttft_s>),
     OfWay(Kind::kTime, "tpot_s", "s", "likewise: time per output token", of_way<&Way::tpot_s>),
     OfWay(Kind::kTime, "latency_s", "s", "likewise: from arrival to last token",
           of_way<&Way::latency_s>, {.page = {2, "latency", "s"}}),
-    OfWay(Kind::kCount, "cost", "`cost_unit`", "of a million output tokens", of_way<&Way::cost>,
+    OfWay(Kind::kCount, "cost", "`cost_unit`", "per million output tokens", of_way<&Way::cost>,
           {.page = {1, "cost"}}),
     OfWay(Kind::kError, "error", "", "of the method; null: not measured", of_way<&Way::error>),
     OfWay(Kind::kCount, "context", "tokens", "of `longest_context`; else null",
           [](const Way& w) { return w.size > 0 ? MetricValue{w.size} : MetricValue{}; }),
-    OfWay(Kind::kCount, "on_front", "",
-          "whether no other way is as good in cost, TTFT, TPOT, latency, throughput (`load` of a "
-          "service, `output_tok_s` of a batch), error and context, and better in one of them",
-          of_way<&Way::on_front>),
+    OfWay(
+        Kind::kCount, "on_front", "",
+        "whether no other way is at least as good in cost, TTFT, TPOT, latency, throughput (`load` "
+        "of a service, `output_tok_s` of a batch), error and context, and better in one of them",
+        of_way<&Way::on_front>),
 });
 
 }  // namespace

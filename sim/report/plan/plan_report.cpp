@@ -224,7 +224,7 @@ ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
   out["range_confidence"] = range_confidence(scenario.plan->confidence);
   out["attainment"] = scenario.plan->attainment;
   out["percentile"] = plan.percentile;
-  out["cost_unit"] = fmt::format("{} a million output tokens", plan.cost_unit);
+  out["cost_unit"] = fmt::format("{} per million output tokens", plan.cost_unit);
   out["impossible"] = plan.impossible();
   out["quality"] =
       plan.quality ? quality_json(*scenario.plan->quality, *plan.quality) : ordered_json(nullptr);

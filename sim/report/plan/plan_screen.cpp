@@ -160,11 +160,11 @@ std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
   const bool has_ranges = std::any_of(plan.candidates.begin(), plan.candidates.end(),
                                       [](const PlanCandidate& one) { return one.range.is_known; });
   if (has_ranges) {
-    notes.push_back(fmt::format(
-        "safe (p{:g}) fits with the most memory that a run takes in {:g} % of cases, optimistic "
-        "with the least; peak, TTFT (time to first token) and decode rate are predictions at the "
-        "{} size",
-        confidence, confidence, scenario.plan->confidence > 0 ? "safe" : "predicted"));
+    notes.push_back(
+        fmt::format("safe (p{:g}) fits with the most memory that a run needs in {:g} % of cases, "
+                    "optimistic with the least; peak, TTFT (time to first token) and decode rate "
+                    "are predictions at the {} size",
+                    confidence, confidence, scenario.plan->confidence > 0 ? "safe" : "predicted"));
   }
   const bool batches = std::any_of(
       plan.candidates.begin(), plan.candidates.end(),
@@ -188,7 +188,8 @@ std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
     }
   }
   if (!plan.quality) {
-    notes.emplace_back("what a method loses is not counted: kvsim replay measures it on a trace");
+    notes.emplace_back(
+        "the error of a method is not included: kvsim replay measures it on a trace");
   }
   for (const std::string& note : notes) out += fmt::format("note: {}", paragraph(note, width, 6));
   if (written != nullptr) {

@@ -74,12 +74,12 @@ std::string knob_words(const Impossible& why) {
   std::string text;
   for (std::size_t k = 0; k < std::min(kMaxParameters, why.knobs.size()); ++k) {
     const KnobEffect& knob = why.knobs[k];
-    text +=
-        fmt::format("{}{} {} (elasticity {:.2g}; {})", k == 0 ? "What moves it most: " : ", then ",
-                    knob.knob, knob.change, knob.elasticity,
-                    knob.enough.empty()          ? "not enough as far as tried"
-                    : knob.enough == knob.change ? "that is enough"
-                                                 : fmt::format("{} is enough", knob.enough));
+    text += fmt::format("{}{} {} (elasticity {:.2g}; {})",
+                        k == 0 ? "Most effective change: " : ", then ", knob.knob, knob.change,
+                        knob.elasticity,
+                        knob.enough.empty()          ? "not enough in the range tried"
+                        : knob.enough == knob.change ? "that is enough"
+                                                     : fmt::format("{} is enough", knob.enough));
   }
   return text;
 }
@@ -120,7 +120,8 @@ std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
     if (full->answer) {
       text += fmt::format("; the full cache {} there", plan_amount(group.question, *full->answer));
     } else if (full->impossible) {
-      text += fmt::format("; the full cache none there ({})", full->impossible->constraint);
+      text +=
+          fmt::format("; no answer with the full cache there ({})", full->impossible->constraint);
     }
   }
   if (best.runs_out && best.runs_out->why.constraint == "positions") {

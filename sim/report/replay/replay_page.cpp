@@ -95,8 +95,8 @@ std::string replay_page(const ReplayResult& replay, const std::vector<SkippedMet
   extras["kept"] = kept_json(replay, cuts);
   extras["methods"] = page_columns(infos_of(replay_metrics()));
   return page_text({.title = fmt::format("Replay of {}", clean_text(replay.trace)),
-                    .lead = "A recorded attention trace through compression methods: what each "
-                            "holds, reads, and how far attention's output strays.",
+                    .lead = "A recorded attention trace run through compression methods: bytes "
+                            "held and read, and the error of the attention output.",
                     .sentences = replay_sentences(replay, skipped),
                     .summary = replay_summary(replay, skipped, nullptr, kSummaryWidth),
                     .data = data_of("replay", std::move(shown), figures, std::move(extras), cuts)});
@@ -106,7 +106,7 @@ std::string aggregate_page(const std::vector<ReplayResult>& replays, const order
                            const FigureSet& figures) {
   return page_text(
       {.title = fmt::format("Replay of {} traces", replays.size()),
-       .lead = "Means over traces, each counting once, with Student's interval of 95 %.",
+       .lead = "Means over traces with equal weights, and Student's 95 % intervals.",
        .sentences = {{fmt::format("Means over {} traces; each trace's own page is in its "
                                   "folder.",
                                   replays.size())},

@@ -75,8 +75,8 @@ std::string replay_table(const ReplayResult& replay, std::size_t width) {
 
 std::string replay_heading(const ReplayResult& replay, std::size_t width) {
   std::string text = fmt::format(
-      "Replay of trace {} ({}): what is held after the last decode step, and how far "
-      "attention's output strays from the full cache's.",
+      "Replay of trace {} ({}): cache held after the last decode step, and error of the attention "
+      "output against the full cache.",
       replay.trace, replay.source);
   if (const auto& sample = replay.sample) {
     text += fmt::format(
@@ -136,11 +136,10 @@ std::string aggregate_summary(const std::vector<ReplayResult>& replays,
   std::set<std::string> sources;
   for (const ReplayResult& replay : replays) sources.insert(replay.source);
   const std::vector<AggregateRow> rows = aggregate(replays);
-  std::string out = paragraph(
-      fmt::format("Means over {} traces ({}), each counting once; the interval is Student's of the "
-                  "mean error.",
-                  replays.size(), fmt::join(sources, "; ")),
-      width);
+  std::string out = paragraph(fmt::format("Means over {} traces ({}), each with equal weight; the "
+                                          "interval of the mean error is Student's.",
+                                          replays.size(), fmt::join(sources, "; ")),
+                              width);
   out += aggregate_table(rows, width);
   if (const std::string equal = equal_bytes_block(replay_of_means(rows), width); !equal.empty()) {
     out += "\n" + equal;

@@ -130,7 +130,7 @@ ServeBottleneck bottleneck(const ServeResult& r) {
   const auto percent = [](double share) { return fmt::format("{:.0f} %", kPercent * share); };
   if (r.startup && r.startup->shortage() > Bytes{} && r.completed == 0) {
     return {"start", fmt::format("it does not start: the cache's pool leaves {:.1f} GiB less than "
-                                 "activations and CUDA graphs take",
+                                 "activations and CUDA graphs need",
                                  static_cast<double>(r.startup->shortage().count()) / kGiB)};
   }
   if (r.startup && !r.startup->serves() && r.completed == 0) {
@@ -141,16 +141,16 @@ ServeBottleneck bottleneck(const ServeResult& r) {
             ? fmt::format("it does not start: {:.1f} GiB of HBM are missing before any "
                           "cache",
                           missing)
-            : fmt::format("it does not start: {} tokens of cache are less than its "
-                          "longest sequence of {}",
+            : fmt::format("it does not start: the cache holds {} tokens, less than its longest "
+                          "sequence of {}",
                           with_commas(r.startup->tokens), with_commas(r.startup->max_model_len))};
   }
   if (r.completed == 0) {
     if (r.rejected == 0) return {"rejection", "no request completed"};
-    return {"rejection", r.block_tokens > 0
-                             ? "no request can be served: each is longer than the engine "
-                               "or its cache takes"
-                             : "no request can be served: every batch runs out of memory"};
+    return {"rejection",
+            r.block_tokens > 0
+                ? "no request can be served: each is longer than the engine or its cache allows"
+                : "no request can be served: every batch runs out of memory"};
   }
   const ServeUtilization shares = utilization(r);
   const bool queues = shares.waits >= kQueueMatters;
@@ -169,8 +169,8 @@ ServeBottleneck bottleneck(const ServeResult& r) {
   }
   if (queues && r.reservation_wait_share > kMajority * shares.waits) {
     std::string text = fmt::format(
-        "bound by reservations: requests waited {} of the time, {} of it for free "
-        "cache that was kept for outputs to come",
+        "bound by reservations: requests waited {} of the time, {} of it for free cache that was "
+        "reserved for future outputs",
         percent(shares.waits), percent(r.reservation_wait_share));
     if (r.undeclared > 0) {
       text += fmt::format("; {} of {} requests have no declared_tokens, so that each may reach ",
@@ -195,15 +195,14 @@ ServeBottleneck bottleneck(const ServeResult& r) {
   }
   if (std::max(r.mfu, r.mbu) < kLittle && r.tokens_full > kMajority) {
     return {"token_budget",
-            fmt::format("bound by the token budget: {} tokens an iteration are spent {} of the "
+            fmt::format("bound by the token budget: {} tokens per iteration are used up {} of the "
                         "time, at {} of the compute peak and {} of the memory bandwidth",
                         with_commas(r.limits.tokens), percent(r.tokens_full), percent(r.mfu),
                         percent(r.mbu))};
   }
   if (std::max(r.mfu, r.mbu) < kLittle) {
-    return {"host", fmt::format("bound by overhead between the data sheet and a run: the host,  "
-                                "launches and small kernels: {} of its compute peak and {} of its "
-                                "memory bandwidth are used",
+    return {"host", fmt::format("bound by overhead: the host, launches and small kernels; {} of "
+                                "its compute peak and {} of its memory bandwidth are used",
                                 percent(r.mfu), percent(r.mbu))};
   }
   return r.mfu >= r.mbu

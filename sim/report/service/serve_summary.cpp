@@ -66,7 +66,7 @@ WorkloadWords workload_words(const RequestTrace& trace) {
                                  [](const Request& r) { return r.after >= 0; });
   const double time = seconds_of(trace.requests.back().arrival - trace.requests.front().arrival);
   if (waits) {
-    words.what += ", of which some wait for others to end";
+    words.what += ", some of which wait for others to end";
   } else if (time > 0) {
     words.rate = amount(static_cast<double>(trace.requests.size() - 1) / time);
   }
@@ -96,7 +96,7 @@ std::string workloads_block(const RunReport& report, std::size_t width) {
   for (std::size_t i = 0; i < std::min(said.size(), kMax); ++i) {
     const auto& [words, rates] = said[i];
     std::string text = words.what;
-    if (!rates.empty()) text += fmt::format(", {} a second", fmt::join(rates, " or "));
+    if (!rates.empty()) text += fmt::format(", {} per second", fmt::join(rates, " or "));
     if (!words.lengths.empty()) text += "; " + words.lengths;
     out += paragraph(text + ".", width, 2);
   }
@@ -265,7 +265,7 @@ std::string why_rejected(const ServeResult& r) {
   // Without a pool there is no admission limit: a batch ran out of memory.
   if (r.block_tokens == 0) return "lost with batches that ran out of memory";
   if (!r.startup || r.startup->max_model_len <= 0) {
-    return "no cache, no sequence limit or no room for scores takes so many tokens";
+    return "too many tokens for the cache, the sequence limit or the room for scores";
   }
   return fmt::format(
       "longer than the engine's longest sequence, {} tokens (max_model_len), than its pool of {}, "

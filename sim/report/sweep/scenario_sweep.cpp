@@ -215,7 +215,7 @@ std::string table_of(const ScenarioSweep& sweep, std::size_t width) {
   }
   std::string out = table.str(width);
   if (rows < sweep.size()) {
-    out += fmt::format("… and {} points more\n",
+    out += fmt::format("… and {} more points\n",
                        with_commas(static_cast<std::int64_t>(sweep.size() - rows)));
   }
   return out;
@@ -462,7 +462,7 @@ std::string scenario_sweep_summary(const ScenarioSweep& sweep, const ResultsFold
                  width);
   }
   if (reasons.size() > kMaxReasons) {
-    out += fmt::format("and {} reasons more\n", reasons.size() - kMaxReasons);
+    out += fmt::format("and {} more reasons\n", reasons.size() - kMaxReasons);
   }
   if (const std::string best = best_text(sweep, width); !best.empty()) out += "\n" + best;
   if (const std::string finding = sweep_finding(sweep); !finding.empty()) {

@@ -236,7 +236,7 @@ void add_line_figures(const ScenarioSweep& sweep, const SweepMeasure& measure, c
   }
   const auto figures = grouped(sweep, split, points);
   if (figures.size() > kMaxFigures) {
-    set.notes.push_back(fmt::format("{} against {} is not drawn: {} figures of it would be needed",
+    set.notes.push_back(fmt::format("{} against {} is not drawn: it would need {} figures",
                                     measure.words, x.column->name, figures.size()));
     return;
   }
@@ -307,7 +307,7 @@ void add_heat_maps(const ScenarioSweep& sweep, const SweepMeasure& measure, cons
   const auto figures = grouped(sweep, others, points);
   const std::string over = fmt::format("{} and {}", x.column->name, y.column->name);
   if (figures.size() > kMaxFigures) {
-    set.notes.push_back(fmt::format("{} against {} is not drawn: {} figures of it would be needed",
+    set.notes.push_back(fmt::format("{} against {} is not drawn: it would need {} figures",
                                     measure.words, over, figures.size()));
     return;
   }

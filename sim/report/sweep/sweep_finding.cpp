@@ -37,7 +37,7 @@ std::string memory_words(const ScenarioSweep& sweep, const std::vector<std::size
   if (!std::all_of(first, order.end(), [&](std::size_t i) { return sweep.ran_out(i); })) {
     return some;
   }
-  return fmt::format("; memory runs out from {} {} on", column.name,
+  return fmt::format("; memory runs out at {} {} and above", column.name,
                      sweep_value_text(sweep.value(column, *first)));
 }
 
@@ -143,8 +143,8 @@ std::string sweep_finding(const ScenarioSweep& sweep) {
     words.only = "has any goodput";
     words.no_gain = "no method has over 5 % more goodput";
   } else if (measure != sweep.measures().end() && measure->path == "throughput_tok_s") {
-    words.gain = "gives {} times the tokens per second";
-    words.no_gain = "no method gives over 5 % more tokens per second";
+    words.gain = "has {} times the tokens per second";
+    words.no_gain = "no method has over 5 % more tokens per second";
   }
   return finding_of(cases, words);
 }

@@ -147,7 +147,7 @@ std::string finding_of(const std::vector<MethodCase>& cases, const CaseWords& wo
   const bool has_full = any([](const MethodCase& one) { return one.full.has_value(); });
   const bool has_methods = any([](const MethodCase& one) { return !one.methods.empty(); });
   if (!has_full) {
-    return "The full cache is not among the points, so they do not show what compression changes.";
+    return "The full cache is not among the points, so they do not show the effect of compression.";
   }
   std::vector<const MethodCase*> failing, rescued, running;
   for (const MethodCase& one : cases) {

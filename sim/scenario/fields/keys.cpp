@@ -47,7 +47,7 @@ constexpr std::array kPointKeys{
     points("gpu_count", integer(1, kMaxGpus), "1",
            "GPUs that share the model by tensor parallelism, or that hold whole layers each where "
            "the stack splits layers; memory, work and traffic of a result are per GPU, tokens per "
-           "second are of all"),
+           "second are of all GPUs"),
     points("stack", object("stack"), "ideal",
            "the serving software: a name of `kvsim list stacks`, with its version and usage; "
            "\"vllm@0.19:llm\" is the same in one word"),
@@ -59,7 +59,7 @@ constexpr std::array kPointKeys{
            "element format of the cache, or an engine's format such as nvfp4"),
     points("batch", integer(1, kMaxBatch), "1", "sequences served together"),
     points("prompt_tokens", kTokens, "required",
-           "prompt length of each sequence; a plan that asks only for longest_context needs none"),
+           "prompt length of each sequence; not needed by a plan for longest_context only"),
     points("output_tokens", kOutputTokens, "required",
            "decode steps: tokens that each sequence generates after its prompt; 0 ends after "
            "prefill. All are cached: a full cache ends at prompt_tokens + output_tokens tokens"),
@@ -81,11 +81,11 @@ constexpr std::array kPointKeys{
     one("nvme", object("nvme"), "none",
         "NVMe of one replica, for swapped caches that exceed host memory"),
     one("offload", object("offload"), "none",
-        "where entries are kept that a method holds but a step does not read"),
+        "where entries are stored that a method holds but a step does not read"),
     one("tier_codec", name_of(&tier_codec_names), "none",
         "format of pages in host memory and NVMe, a choice of the axis `tier`"),
     one("bench", object("bench"), "none",
-        "what a benchmark of this service says of its times (`kvsim calibrate --from-bench`)"),
+        "corrections of times from a benchmark of this service (`kvsim calibrate --from-bench`)"),
 };
 
 constexpr std::array kFirstKeys{
@@ -111,7 +111,8 @@ constexpr std::array kLastKeys{
         "a search: the largest batch, the highest rate, the fewest GPUs, …"),
     list("published", object("published"), "none",
          "values from the literature, shown next to the predicted ones", 0, kMayBeEmpty),
-    many("figures", boolean(), "all that apply", "which figures are drawn", name_of(&figure_words)),
+    many("figures", boolean(), "all that apply", "whether each figure is drawn",
+         name_of(&figure_words)),
 };
 /// Keys of a point are also keys of the scenario.
 constexpr auto kScenarioKeys = [] {
@@ -135,8 +136,8 @@ constexpr std::array kStackKeys{
         "compiled engine instead of the PyTorch backend (TensorRT-LLM)"),
 };
 constexpr std::string_view kBudgetHelp =
-    "what is kept: a share of the prompt's cache (0.2, \"20 %\"), or entries per head (256, \"64 "
-    "entries\")";
+    "size of the kept cache: a share of the prompt's cache (0.2, \"20 %\"), or entries per head "
+    "(256, \"64 entries\")";
 constexpr std::array kMethodKeys{
     one("name", name(), "required", "a preset, or presets and single choices joined by +"),
     points("budget", budget(101), "the method's", kBudgetHelp),
@@ -147,18 +148,18 @@ constexpr std::array kMethodKeys{
 constexpr std::array kReplayMethodKeys{
     kMethodKeys[0],
     points("budget", budget(2), "the method's", kBudgetHelp),
-    one("measured_on", KeyType{}, "", "not in a replay: it measures itself"),
+    one("measured_on", KeyType{}, "", "not used in a replay, which measures on its own trace"),
 };
 constexpr std::array kMemoryKeys{
     one("hbm", above_0(Kind::kSize), "the catalogue's",
-        "HBM, nominal and usable, of a GPU that does not exist: what if it had more?"),
+        "HBM, nominal and usable, of a hypothetical GPU, for example one with more memory"),
     one("usable_hbm", above_0(Kind::kSize), "the catalogue's",
         "HBM that the driver reports to a process, at most the nominal HBM"),
     one("allocator", name("analytic, simulate"), "analytic",
         "simulate: every allocation also goes through PyTorch's caching allocator; of services "
         "only in static batches"),
     one("alloc_conf", text(), "PyTorch's defaults",
-        "its settings, as PYTORCH_CUDA_ALLOC_CONF: \"expandable_segments:True\""),
+        "settings of the allocator, as PYTORCH_CUDA_ALLOC_CONF: \"expandable_segments:True\""),
 };
 constexpr std::array kEngineKeys{
     engine(
@@ -176,8 +177,8 @@ constexpr std::array kEngineKeys{
            "of a service: whether a block of a paged cache holds all heads of a layer or one",
            &StackOptions::per_head_blocks),
     engine("compaction", name("at-once, lazy"), "at-once",
-           "of a service: whether entries are compacted whenever some are dropped, or when a "
-           "quarter of a layer's blocks is holes",
+           "of a service: whether entries are compacted whenever some are dropped, or only when a "
+           "quarter of a layer's blocks is free space",
            &StackOptions::lazy_compaction),
     engine("memory_fraction", number(0.01, 1), "the stack's",
            "the share of the GPU's memory that the engine uses, as its stack defines it (`kvsim "
@@ -191,7 +192,7 @@ constexpr std::array kEngineKeys{
     engine("cuda_graphs", boolean(), "the stack's", "false: none are captured (enforce_eager)",
            &StackOptions::cuda_graphs),
     engine("graph_sequences", kTokens, "the stack's",
-           "most sequences of a decode step that a CUDA graph is captured for; the host launches "
+           "most sequences of a decode step for which a CUDA graph is captured; the host launches "
            "the layers of larger steps (SGLang's cuda_graph_max_bs, max_batch_size of "
            "TensorRT-LLM's cuda_graph_config)",
            &StackOptions::graph_sequences),
@@ -226,7 +227,7 @@ constexpr std::array kEngineKeys{
            "of a service, measured: work of the API server per token that it streams",
            &StackOptions::front_end_token),
     engine("front_end_sequence", time(), "the stack's",
-           "of a service, measured: what a server in the engine's process takes of it per sequence "
+           "of a service, measured: time that a server in the engine's process takes per sequence "
            "of a step",
            &StackOptions::front_end_sequence),
     engine("api_servers", integer(1, 1024), "1",
@@ -238,8 +239,8 @@ constexpr std::array kEngineKeys{
            "measured: scheduling on the host per step and sequence",
            &StackOptions::inter_step_per_sequence),
     engine("decode_context_parallel", integer(1, 1024), "1",
-           "GPUs of a tensor-parallel group that would hold equal keys and values, over which the "
-           "tokens of a sequence are dealt instead (vLLM's decode_context_parallel_size)",
+           "GPUs of a tensor-parallel group that would hold equal keys and values and instead "
+           "share the tokens of a sequence (vLLM's decode_context_parallel_size)",
            &StackOptions::context_parallel),
     engine("prefill_context_parallel", integer(1, 1024), "1",
            "groups of gpu_count GPUs that each compute a part of a prompt's tokens and hold all "
@@ -250,7 +251,7 @@ constexpr std::array kEngineKeys{
            "all-to-all exchanges",
            &StackOptions::expert_parallel),
     engine("expert_imbalance", number(1, 1024), "1",
-           "tokens routed to the most loaded GPU, over the mean; 1: balanced",
+           "tokens routed to the most loaded GPU / mean per GPU; 1: balanced",
            &StackOptions::expert_imbalance),
     engine("expert_link", above_0(Kind::kBandwidth), "none",
            "one GPU's link to the network between nodes, in one direction; required if "
@@ -289,8 +290,9 @@ constexpr std::array kSchedulerKeys{
            "most tokens of one prompt in an iteration"),
     points("chunked_prefill", boolean(), "the scheduler's",
            "whether a prompt may be prefilled over several iterations"),
-    points("reserve_full_isl", boolean(), "the stack's",
-           "vllm-v1: whether a prompt is admitted only where all of it fits, not its first chunk"),
+    points(
+        "reserve_full_isl", boolean(), "the stack's",
+        "vllm-v1: whether a prompt is admitted only if all of it fits, not just its first chunk"),
     points("prefix_caching", boolean(), "the scheduler's",
            "whether blocks of equal prefixes are shared and kept"),
     points("batch", integer(1, kMaxBatch), "8", "static: sequences per batch"),
@@ -317,14 +319,14 @@ constexpr std::array kSloKeys{
 };
 constexpr std::array kClusterKeys{
     points("replicas", integer(1, 4096), "1",
-           "engines that serve; with prefill_replicas, those that decode"),
+           "engines that serve; with prefill_replicas, the engines that decode"),
     points("router", name("round-robin, least-loaded, prefix-aware"), "round-robin",
            "which replica a request goes to"),
     points("prefill_replicas", integer(0, 4096), "0",
            "above 0: engines that only prefill; the cache then moves to one that decodes"),
     points("prefix_margin", kOutputTokens, "32",
-           "prefix-aware: requests that the replica with the prefix may have more than the least "
-           "loaded"),
+           "prefix-aware: number of requests by which the replica with the prefix may exceed the "
+           "least loaded one"),
     points("link", above_0(Kind::kBandwidth), "the GPU's NVLink or PCIe",
            "from one replica to another, in one direction"),
     points("link_latency", time(), "0 s", "latency from one replica to another"),
@@ -339,7 +341,7 @@ constexpr std::array kSpeculationKeys{
     points("tokens", integer(1, 64), "4", "tokens proposed per step"),
     points("steps", integer(1, 64), "tokens",
            "passes of the draft: levels of a tree of proposals; by default a chain"),
-    points("topk", integer(1, 64), "1", "tokens of each level that the next pass goes on from"),
+    points("topk", integer(1, 64), "1", "tokens of each level that the next pass extends"),
     points("acceptance", number(0, 1), "0.7",
            "probability that a level has an accepted token, given that those before it had"),
 };
@@ -349,7 +351,8 @@ constexpr std::array kNvmeKeys{
     one("write", above_0(Kind::kBandwidth), "required", "per replica"),
 };
 constexpr std::array kOffloadKeys{
-    one("to", name("host, nvme"), "required", "the memory that holds what a step reads partially"),
+    one("to", name("host, nvme"), "required",
+        "the memory for entries of which a step reads only a part"),
     one("prefetch", boolean(), "true",
         "true: transfers overlap with the arithmetic of their step; false: they precede it"),
     one("reuse", number(0, 1), "0",
@@ -366,10 +369,12 @@ constexpr std::array kReplayKeys{
         "where the prompt ends: as recorded, at the trace's `answer_start`, or at its "
         "`question_start`"),
     one("layers", integer(1, kMaxSample), "all",
-        "layers of a random sample, drawn by the scenario's seed: means have standard errors"),
+        "number of layers of a random sample, drawn with the scenario's seed: means have standard "
+        "errors"),
     one("heads", integer(1, kMaxSample), "all", "KV heads of each layer, likewise"),
     one("steps", integer(1, kMaxSample), "all",
-        "at most so many decode steps whose errors are measured, likewise; sizes are of all steps"),
+        "maximum number of decode steps whose errors are measured, likewise; sizes are of all "
+        "steps"),
 };
 constexpr std::array kSweepKeys{
     one("mode", name("grid, random"), "grid",
@@ -404,20 +409,20 @@ constexpr std::array kPlanKeys{
         "0: answers are predictions, with a 90 % range next to them; above 0: answers are safe, at "
         "the unfavourable end of the interval that contains this share of cases"),
     one("attainment", number(0.01, 1), "0.9",
-        "share of requests that must meet all bounds of slo; tables and figures show the least of "
+        "share of requests that must meet all bounds of slo; tables and figures show the lowest of "
         "p50, p90, p95 and p99 that reaches it"),
     one("quality", object("quality"), "none", "how much worse than the full cache a method may be"),
     one("prices", of(Kind::kPrices), "none",
         "price of one GPU per hour, by its name, all in one currency: \"2.5 USD/h\""),
-    one("most_gpus", integer(1, 4096), "64", "fewest_gpus: the largest number that is tried"),
+    one("most_gpus", integer(1, 4096), "64", "fewest_gpus: the largest number tried"),
     one("rate_step", number(0.001, 1), "0.01", "highest_rate: the step between rates, as a share"),
     one("beyond_positions", boolean(), "false",
         "true: sequences may exceed the positions that the model's configuration declares"),
     one("layouts", integer(1, 1024), "the scenario's own",
-        "of services: every layout of tensor, pipeline and expert parallelism on at most so many "
-        "GPUs is a candidate"),
+        "of services: every layout of tensor, pipeline and expert parallelism on at most this "
+        "number of GPUs is a candidate"),
     one("disaggregated", boolean(), "false",
-        "with layouts: also engines that only prefill, and others that only decode"),
+        "with layouts: also layouts with separate engines for prefill and decode"),
 };
 constexpr std::array kQualityKeys{
     one("trace", path(), "required",
@@ -425,9 +430,10 @@ constexpr std::array kQualityKeys{
     one("max_rel_error", number(0, 1e6), "this or min_retained_mass",
         "largest mean relative error of attention outputs"),
     one("min_retained_mass", number(0, 1), "this or max_rel_error",
-        "least mean share of attention probability that is kept; methods that merge have none"),
+        "smallest mean share of attention probability that is kept; methods that merge entries "
+        "have none"),
     one("bisect_step", number(0.001, 0.5), "only the given budgets",
-        "distance of the budgets that are tried between the least and the greatest given one"),
+        "step between the budgets tried from the smallest to the largest given one"),
 };
 constexpr std::array kPublishedKeys{
     one("where", object("where"), "required if there are several points",
@@ -454,12 +460,12 @@ constexpr std::array kWhereKeys{
 };
 constexpr std::array kBenchKeys{
     one("decode_factor", number(0.01, 100), "1",
-        "measured over predicted time of iterations without prompt tokens"),
+        "measured / predicted time of iterations without prompt tokens"),
     one("prompt_factor", number(0.01, 100), "1", "likewise of iterations with prompt tokens"),
     one("request_s", number(-3600, 3600), "0",
-        "seconds added to a request's way to the engine; below 0: less than predicted"),
-    one("sequence_s", number(-1, 1), "0",
-        "seconds added to an iteration for each sequence that decodes"),
+        "seconds added to the time from client to engine per request; negative: less than "
+        "predicted"),
+    one("sequence_s", number(-1, 1), "0", "seconds added to an iteration per decoding sequence"),
     one("ttft_error", number(0, 10), "required",
         "standard deviation of log(measured / predicted) at other loads"),
     one("tpot_error", number(0, 10), "required", "likewise of TPOT and ITL"),

@@ -33,7 +33,8 @@ inline constexpr std::array kRequestsKeys{
     one("lengths", of(Kind::kAnyObject), "",
         "instead of the two: prompts and outputs drawn together from a file of lengths"),
     one("stratified_lengths", boolean(), "false",
-        "true: N requests have one length from each Nth of the distributions, in random order"),
+        "true: N requests have one length from each of N equal parts of the distributions, in "
+        "random order"),
     one("sessions", of(Kind::kAnyObject), "", "conversations"),
     one("agents", of(Kind::kAnyObject), "",
         "instead of count and lengths: sessions of coding agents, with tool waits and sub-agents"),
@@ -41,7 +42,7 @@ inline constexpr std::array kRequestsKeys{
     one("think", text(), "", "closed loop: the pause before a user's next request",
         of(Kind::kAnyObject)),
     one("prefix_block", integer(1, kLargestCount), "64", "tokens per id of a shared prefix"),
-    one("spread", time(), "", "arrivals with equal times are spread over this time"),
+    one("spread", time(), "", "arrivals at equal times are spread over this time"),
     one("from", time(), "", "only arrivals from this time on"),
     one("until", time(), "", "only arrivals before this time"),
     points("limit", integer(1, kLargestCount), "", "only the first requests"),
@@ -53,10 +54,11 @@ inline constexpr std::array kRequestsKeys{
     one("max_prompt_tokens", kTokens, "", "longer prompts are cut"),
     one("max_output_tokens", kTokens, "", "longer outputs are cut"),
     one("declared_tokens", kTokens, "",
-        "max_tokens of every request, outputs end there; output: each declares what it generates",
+        "max_tokens of every request, at which outputs end; output: each declares its actual "
+        "output length",
         name("output")),
     one("distinct_prompts", integer(1, 65'536), "",
-        "request i sends text i mod N: what the prefix cache holds of it is not computed again"),
+        "request i sends text i mod N: its part in the prefix cache is not computed again"),
 };
 inline constexpr std::array kArrivalsKeys{
     one("kind", name("poisson, gamma, fixed, closed"), "required",
@@ -66,8 +68,8 @@ inline constexpr std::array kArrivalsKeys{
     points("users", integer(1, kLargestCount), "",
            "closed: users, each of which sends a request when its last one has ended"),
     one("shared", boolean(), "false",
-        "closed: users take the next request of one list, as benchmark clients with a limit of "
-        "requests in flight do; false: each has its own"),
+        "closed: users take the next request from a common list, as benchmark clients with a limit "
+        "of requests in flight do; false: each has a separate list"),
     one("ramp", time(), "", "closed: time over which the users start"),
 };
 

@@ -29,7 +29,7 @@ AxisRange read_range(const KeyReader& axis) {
     high.expected(fmt::format("a number above low, which is {}", range.low));
   }
   range.log = axis.name("scale") == "log";
-  if (range.log && range.low <= 0) low.expected("a number above 0, where the scale is log");
+  if (range.log && range.low <= 0) low.expected("a number above 0 for a log scale");
   range.integer = axis.boolean("integer").value_or(false);
   if (range.integer) {
     for (const Field& end : {low, high}) {
@@ -50,7 +50,8 @@ ScenarioAxis read_axis(const Field& field) {
   if (!values && !ranged) field.fail("has neither \"values\" nor \"low\" and \"high\"");
   if (values) {
     for (const char* key : {"scale", "integer", "steps", "unit"}) {
-      if (const auto extra = field.find(key)) extra->fail("is of a range, and this axis is a list");
+      if (const auto extra = field.find(key))
+        extra->fail("applies to a range, and this axis is a list");
     }
     for (const Field& item : values->items()) axis.values.push_back(item.raw());
   } else {
@@ -86,7 +87,7 @@ SweepSection read_sweep(const Field& sweep) {
   SweepSection section;
   section.random = keys.name("mode") == "random";
   if (const auto samples = sweep.find("samples")) {
-    if (!section.random) samples->fail("is of \"mode\": \"random\"");
+    if (!section.random) samples->fail("applies only to \"mode\": \"random\"");
     section.samples = *keys.integer("samples");
   } else if (section.random) {
     sweep.fail("\"samples\" is missing");
@@ -105,7 +106,8 @@ SweepSection read_sweep(const Field& sweep) {
         item.fail("a range of a grid needs \"steps\"");
       }
       if (axis.range && section.random && axis.range->steps) {
-        item.at("steps").fail("is of a grid: random samples fall anywhere in the range");
+        item.at("steps").fail(
+            "applies only to a grid: random samples may be anywhere in the range");
       }
     }
     if (section.axes.size() > kMaxAxes) {

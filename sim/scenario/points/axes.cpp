@@ -290,8 +290,8 @@ std::optional<AllocatorConfig> read_allocator(const Group& group, const EngineAx
           stack.value->name));
     }
     if (!stack.value->rounds_allocations) {
-      how.fail(fmt::format("stack \"{}\" does not allocate by PyTorch's caching allocator",
-                           stack.value->name));
+      how.fail(
+          fmt::format("stack \"{}\" does not use PyTorch's caching allocator", stack.value->name));
     }
   }
   return settings;
@@ -470,10 +470,11 @@ void ResolvedMethods::resolve_sizes(std::size_t method, ScenarioPoint& point) {
     return;
   }
   if (requested.measured_on.empty()) {
-    place.fail(fmt::format(
-        "method \"{}\" has no closed size law: what it keeps depends on the data; \"measured_on\": "
-        "\"TRACE.safetensors\" in its object has a replay of that trace measure it",
-        requested.spec.name));
+    place.fail(
+        fmt::format("method \"{}\" has no closed size law: the entries it keeps depend on the "
+                    "data; set \"measured_on\": \"TRACE.safetensors\" in its object to measure "
+                    "them by a replay of that trace",
+                    requested.spec.name));
   }
   if (trace.empty()) trace = measurable_on(requested, place);
   point.measured_on = requested.trace;
@@ -493,8 +494,9 @@ void check_sizes(const StaticSpec& spec, const Field& place) {
                       batch * prompt * prompt * 16 * static_cast<double>(layer.attention.n_heads));
   }
   if (std::max(cache, scores) > kMaxBytes) {
-    place.fail(fmt::format("batch {} of {} + {} tokens is beyond what can be counted in bytes",
-                           spec.batch, spec.prompt_tokens, spec.output_tokens));
+    place.fail(
+        fmt::format("batch {} of {} + {} tokens exceeds the number of bytes that can be counted",
+                    spec.batch, spec.prompt_tokens, spec.output_tokens));
   }
 }
 

@@ -46,7 +46,7 @@ void give(ScenarioPoint& point, const MeasuredLaw& law, const TraceInfo& trace) 
   const auto layers = static_cast<double>(law.kept.size());
   point.notes.push_back(fmt::format(
       "size law measured on trace {} ({} prompt and {} decode tokens, {} layers): {:.2f} % of the "
-      "prompt's tokens kept, {:.3f} entries a decode token, means over layers",
+      "prompt's tokens kept, {:.3f} entries per decode token, means over layers",
       law.trace, trace.prompt_tokens, trace.tokens - trace.prompt_tokens, law.kept.size(),
       100 * kept / layers, grown / layers));
 }

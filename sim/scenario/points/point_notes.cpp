@@ -29,8 +29,9 @@ std::string missing_in_version(const Availability& one, const Stack& stack) {
   const AvailabilityParts parts = parts_of(one);
   const std::string_view title = software_title(one.software);
   if (!parts.is_released()) {
-    return parts.version == "main" ? fmt::format("it is in {}'s main branch, in no release", title)
-                                   : fmt::format("it is in a pull request of {}", title);
+    return parts.version == "main"
+               ? fmt::format("it is in {}'s main branch, but not in a release", title)
+               : fmt::format("it is in a pull request of {}", title);
   }
   const auto since = parse_engine_version(parts.version);
   const auto version = parse_engine_version(stack.version);

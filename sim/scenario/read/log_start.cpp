@@ -75,7 +75,7 @@ std::optional<std::string> missing_terms_note(const VllmLog& log) {
   }
   return fmt::format(
       "the log's KV cache is not in the overrides: the log does not state {}; name the SCENARIO of "
-      "its start, whose GPU, model and stack give them",
+      "its start, whose GPU, model and stack define them",
       fmt::join(unstated, ", "));
 }
 

@@ -236,12 +236,11 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
     for (const PlanQuestion question : scenario.plan->questions) {
       if (is_of_services(question) == serves) continue;
       plan->at("questions")
-          .fail(fmt::format("{} is of \"kind\": \"{}\" alone, and this scenario "
-                            "is \"{}\"",
+          .fail(fmt::format("{} applies only to \"kind\": \"{}\", and this scenario is \"{}\"",
                             name_of(question), serves ? "static" : "serve", scenario.kind));
     }
     if (scenario.plan->layouts && !serves) {
-      plan->at("layouts").fail("is of services (\"kind\": \"serve\")");
+      plan->at("layouts").fail("applies only to services (\"kind\": \"serve\")");
     }
   }
   const bool finds_prompts =

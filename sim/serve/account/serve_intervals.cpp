@@ -261,8 +261,7 @@ ServeResiduals::Ends ServeResiduals::ends(double share) const {
 std::string ServeResiduals::basis() const {
   if (runs_ > 0) {
     return fmt::format(
-        "errors left after calibration by {} load point{} of a benchmark of this "
-        "service",
+        "errors remaining after calibration with {} load point{} of a benchmark of this service",
         runs_, runs_ == 1 ? "" : "s");
   }
   std::vector<std::string> parts;

@@ -31,15 +31,16 @@ MetricValue of_pool(const Result& r) {
 }
 
 constexpr auto kMetrics = std::to_array<Metric<Result>>({
-    Row(Kind::kCount, "requests", "", "how many the workload has",
+    Row(Kind::kCount, "requests", "", "number of requests in the workload",
         [](const Result& r) -> MetricValue { return r.completed + r.rejected + r.unfinished; }),
-    Row(Kind::kCount, "completed", "", "how many completed", of<&Result::completed>,
+    Row(Kind::kCount, "completed", "", "number of completed requests", of<&Result::completed>,
         {.summary = {10, "done"}}),
     Row(Kind::kCount, "rejected", "",
-        "longer than the engine's longest sequence or its cache; of static batches, those of one "
-        "that ran out of memory",
+        "requests longer than the engine's longest sequence or its cache; with static batches, "
+        "requests of a batch that ran out of memory",
         of<&Result::rejected>),
-    Row(Kind::kCount, "unfinished", "", "the run ended before they did", of<&Result::unfinished>),
+    Row(Kind::kCount, "unfinished", "", "requests not finished at the end of the run",
+        of<&Result::unfinished>),
     Row(Kind::kCount, "preemptions", "", "sequences put back into the queue",
         of<&Result::preemptions>, {.summary = {16, "pre-", "empted"}, .page = {7, "preempted"}}),
     Row(Kind::kCount, "oom_events", "", "allocations that were refused", of<&Result::oom_events>),
@@ -76,9 +77,8 @@ constexpr auto kMetrics = std::to_array<Metric<Result>>({
          .page = {3, "E2E", "s"},
          .sweep = {8, "E2E", "s"},
          .varies_with_times = true}),
-    Row(Kind::kLatency, "queue_s", "s",
-        "from arrival to the first iteration that the request takes part in", of<&Result::queue>,
-        {.aliases = "queue", .varies_with_times = true}),
+    Row(Kind::kLatency, "queue_s", "s", "from arrival to the request's first iteration",
+        of<&Result::queue>, {.aliases = "queue", .varies_with_times = true}),
     Row(Kind::kRate, "output_tok_s", "tok/s",
         "output tokens of completed requests over the makespan", of<&Result::output_tok_s>,
         {.words = "output tokens per second",
@@ -105,7 +105,7 @@ constexpr auto kMetrics = std::to_array<Metric<Result>>({
          .is_published = true,
          .varies_with_times = true}),
     Row(Kind::kAttained, "goodput", "requests/s",
-        "requests a second within all bounds; null without bounds", of<&Result::goodput>,
+        "requests per second within all bounds; null without bounds", of<&Result::goodput>,
         {.words = "goodput",
          .aliases = "good",
          .sweep = {3, "goodput", "requests/s"},
@@ -120,13 +120,13 @@ constexpr auto kMetrics = std::to_array<Metric<Result>>({
          .higher_is_better = true,
          .varies_with_times = true}),
     Row(Kind::kCount, "gpus", "GPUs", "of the whole service", of<&Result::gpus>),
-    Row(Kind::kRate, "output_tok_s_per_gpu", "tok/s", "`output_tok_s` over `gpus`",
+    Row(Kind::kRate, "output_tok_s_per_gpu", "tok/s", "`output_tok_s` divided by `gpus`",
         [](const Result& r) -> MetricValue {
           return r.output_tok_s / static_cast<double>(r.gpus);
         }),
-    Row(Kind::kRate, "total_tok_s_per_gpu", "tok/s", "`total_tok_s` over `gpus`",
+    Row(Kind::kRate, "total_tok_s_per_gpu", "tok/s", "`total_tok_s` divided by `gpus`",
         [](const Result& r) -> MetricValue { return r.total_tok_s / static_cast<double>(r.gpus); }),
-    Row(Kind::kRate, "output_tok_s_per_user", "tok/s", "one over the mean TPOT",
+    Row(Kind::kRate, "output_tok_s_per_user", "tok/s", "inverse of the mean TPOT",
         [](const Result& r) -> MetricValue {
           if (r.tpot.n == 0 || r.tpot.mean <= 0) return {};
           return 1 / r.tpot.mean;
@@ -134,16 +134,16 @@ constexpr auto kMetrics = std::to_array<Metric<Result>>({
     Row(Kind::kCount, "cut_short", "", "requests that ended at the engine's longest sequence",
         of<&Result::truncated_requests>),
     Row(Kind::kShare, "held_back", "share",
-        "share of the makespan in which a request waited for free memory that the scheduler kept "
-        "for outputs to come",
+        "share of the makespan in which a request waited for free memory that the scheduler "
+        "reserved for future outputs",
         of<&Result::reservation_wait_share>),
     Row(Kind::kShare, "mfu", "share",
-        "of one GPU, share of the makespan: the time that the arithmetic takes at the data sheet's "
-        "rate of the format that each operator computes in (fp8 products at the rate of fp8)",
+        "share of the makespan that the arithmetic of one GPU takes at the data sheet's rate for "
+        "each operator's format (fp8 products at the fp8 rate)",
         of<&Result::mfu>,
         {.summary = {18, "MFU", "%"}, .higher_is_better = true, .varies_with_times = true}),
-    Row(Kind::kShare, "mbu", "share", "likewise: the bytes moved over the data sheet's bandwidth",
-        of<&Result::mbu>,
+    Row(Kind::kShare, "mbu", "share",
+        "likewise: the time to move the bytes at the data sheet's bandwidth", of<&Result::mbu>,
         {.summary = {19, "MBU", "%"}, .higher_is_better = true, .varies_with_times = true}),
     Row(Kind::kShare, "busy", "share", "likewise: the time in which an iteration ran",
         of<&Result::busy>, {.summary = {17, "busy", "%"}, .varies_with_times = true}),
@@ -153,18 +153,18 @@ constexpr auto kMetrics = std::to_array<Metric<Result>>({
     Row(Kind::kCount, "output_tokens", "tokens", "of completed requests",
         of<&Result::output_tokens>),
     Row(Kind::kCount, "prompt_tokens", "tokens", "likewise", of<&Result::prompt_tokens>),
-    Row(Kind::kCount, "recomputed_tokens", "tokens", "prefilled again after preemption",
+    Row(Kind::kCount, "recomputed_tokens", "tokens", "tokens prefilled again after preemption",
         of<&Result::recomputed_tokens>),
     Row(Kind::kShare, "prefix_hit_rate", "share",
-        "of the prompt tokens that were looked for; null where none were",
+        "share of the prompt tokens looked up that were found; null if none were looked up",
         [](const Result& r) { return share(r.prefix_hit_tokens, r.prefix_query_tokens); }),
-    Row(Kind::kCount, "prefix_hit_tokens", "tokens", "how many were found",
+    Row(Kind::kCount, "prefix_hit_tokens", "tokens", "prompt tokens found in the prefix cache",
         of<&Result::prefix_hit_tokens>),
     Row(Kind::kCount, "kv_capacity_tokens", "tokens",
-        "of one replica, in tokens of the full cache. Its interval and those of the pool are over "
-        "engines' starts: activations, non-PyTorch memory and graphs vary as at published starts, "
-        "and the pool is the remainder; measured values in `engine` have no interval. Null for "
-        "stacks without a pool",
+        "capacity of one replica, in tokens of the full cache. Its interval and those of the pool "
+        "cover the variation between engine starts: activations, non-PyTorch memory and graphs "
+        "vary as in published starts, and the pool is the remainder; measured values in `engine` "
+        "have no interval. Null for stacks without a pool",
         of<&Result::kv_capacity_tokens>,
         {.words = "cache capacity",
          .aliases = "kv, cache",
@@ -180,48 +180,49 @@ constexpr auto kMetrics = std::to_array<Metric<Result>>({
     Row(Kind::kCount, "blocks_low", "", "the interval of `blocks`",
         of_pool<&PoolInterval::blocks_low>),
     Row(Kind::kCount, "blocks_high", "", "likewise", of_pool<&PoolInterval::blocks_high>),
-    Row(Kind::kText, "pool_interval_basis", "", "what these intervals rest on",
+    Row(Kind::kText, "pool_interval_basis", "", "basis of these intervals",
         of_pool<&PoolInterval::basis>),
     Row(Kind::kBytes, "peak_hbm_bytes", "B",
-        "of one GPU. Its interval: for engines the other terms vary and the pool is the remainder "
-        "(vLLM fills its fraction of all memory in any case, so its peak hardly changes), for "
-        "static batches as published peaks in PyTorch; null if nothing was served",
+        "peak of one GPU. Its interval: for engines, the other terms vary and the pool is the "
+        "remainder (vLLM fills its fraction of all memory in any case, so its peak hardly "
+        "changes); for static batches, the peak varies as published peaks in PyTorch do; null if "
+        "nothing was served",
         of<&Result::peak_hbm>,
         {.words = "peak HBM",
          .aliases = "peak, memory, prefill gib, prefill peak, decode gib, decode peak",
          .sweep = {4, "peak GiB", "GiB"}},
         [](const Result& r) -> MetricEnds { return r.peak_interval; }),
-    Row(Kind::kText, "peak_interval_basis", "", "what that interval rests on",
+    Row(Kind::kText, "peak_interval_basis", "", "basis of that interval",
         [](const Result& r) -> MetricValue {
           return r.peak_interval ? MetricValue{r.peak_basis} : MetricValue{};
         }),
-    Row(Kind::kBytes, "usable_hbm_bytes", "B", "what the stack may use of one GPU",
+    Row(Kind::kBytes, "usable_hbm_bytes", "B", "memory of one GPU that the stack may use",
         of<&Result::usable_hbm>),
     Row(Kind::kBytes, "reserved_hbm_bytes", "B",
-        "of static batches with `allocator: simulate`: the CUDA context and what the caching "
-        "allocator reserved at most; else absent",
+        "for static batches with `allocator: simulate`: the CUDA context plus the peak reserved "
+        "memory of the caching allocator; otherwise absent",
         [](const Result& r) -> MetricValue {
           if (!r.allocator) return NoMetric{};
           return r.reserved_hbm;
         }),
     Row(Kind::kBytes, "kv_pool_bytes", "B", "of one replica's GPU", of<&Result::kv_pool>),
     Row(Kind::kBytes, "offload_fetched_bytes", "B",
-        "over all steps, of one GPU of each replica: entries fetched from where they were "
-        "offloaded to",
+        "entries fetched from offload memory over all steps, for one GPU of each replica",
         of<&Result::offload_fetched>),
-    Row(Kind::kBytes, "offload_written_bytes", "B", "likewise: entries written there",
+    Row(Kind::kBytes, "offload_written_bytes", "B", "likewise: entries written to offload memory",
         of<&Result::offload_written>),
     Row(Kind::kShare, "link_wait", "share",
-        "the share of the makespan by which steps took longer for it", of<&Result::link_wait>),
+        "share of the makespan by which these transfers prolong steps", of<&Result::link_wait>),
     Row(Kind::kBytes, "kv_dropped_bytes", "B",
-        "of completed requests at their ends, of one GPU: entries of their tokens that the GPU no "
-        "longer had ([serving.md](serving.md#heads-that-differ))",
+        "tokens' entries that one GPU no longer held when their request completed "
+        "([serving.md](serving.md#heads-that-differ))",
         of<&Result::kv_dropped>),
-    Row(Kind::kBytes, "kv_reclaimed_bytes", "B", "likewise: the blocks that this had freed",
+    Row(Kind::kBytes, "kv_reclaimed_bytes", "B", "likewise: the blocks freed by this",
         of<&Result::kv_reclaimed>),
     Row(Kind::kCount, "blocks", "", "of one replica's pool", of<&Result::blocks>),
     Row(Kind::kCount, "block_tokens", "tokens", "of one block", of<&Result::block_tokens>),
-    Row(Kind::kCount, "peak_blocks", "", "in use at once, at most", of<&Result::peak_blocks>),
+    Row(Kind::kCount, "peak_blocks", "", "maximum number in use simultaneously",
+        of<&Result::peak_blocks>),
     Row(Kind::kText, "scheduler_as_run", "", "the scheduler with its settings",
         of<&Result::scheduler>),
 });

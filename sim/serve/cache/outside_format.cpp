@@ -88,9 +88,9 @@ std::string OutsideFormat::note(BytesPerSecond link_rate) const {
   };
   return fmt::format(
       "tier_codec {}: a page has {}{:.4g} of its bytes on the link and {:.4g} in host memory; 1 "
-      "GiB "
-      "of pages takes {} to leave and {} to return, from coding next to the copy, which is taken, "
-      "to one after the other. Coding is at the data sheet's rates: it was not measured",
+      "GiB of pages takes {} to leave and {} to return. The lower times overlap coding with the "
+      "copy and are used; the upper ones do not. Coding runs at the data sheet's rates; it was not "
+      "measured",
       name_, fixed_ ? "" : "at most ", static_cast<double>(link_) / static_cast<double>(page_),
       static_cast<double>(held_) / static_cast<double>(page_), range(encode(gib)),
       range(decode(gib)));

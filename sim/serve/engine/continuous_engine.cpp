@@ -544,12 +544,12 @@ std::vector<std::string> ContinuousEngine::notes() const {
         kv_.unshared_blocks()));
   }
   if (swaps_ > swaps_to_nvme_) {
-    notes.push_back(fmt::format("{} caches were moved to host memory, {} of one GPU at most",
+    notes.push_back(fmt::format("{} caches were moved to host memory, at most {} per GPU",
                                 swaps_ - swaps_to_nvme_, host_.peak()));
   }
   if (swaps_to_nvme_ > 0) {
     notes.push_back(fmt::format(
-        "{} caches that host memory had no room for were moved to NVMe, {} of one GPU at most",
+        "{} caches that did not fit into host memory were moved to NVMe, at most {} per GPU",
         swaps_to_nvme_, nvme_.peak()));
   }
   if (no_room_outside_ > 0) {

@@ -71,10 +71,10 @@ Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Rooflin
                                          : mixed_iteration_cost(in, roofline, range));
     const BlockSizes sizes{in, out.costs.back()->layer_classes()};
     if (!groups && (!sizes.counts_blocks() || sizes.windowed())) {
-      throw InputError{fmt::format(
-          "pipeline: the layers of {} under method {} do not all keep the same rows, and groups of "
-          "layers are known of vLLM with the full cache only",
-          in.llm->name, spec.method.name)};
+      throw InputError{
+          fmt::format("pipeline: the layers of {} under method {} do not all keep the same rows, "
+                      "and groups of layers are modelled only for vLLM with the full cache",
+                      in.llm->name, spec.method.name)};
     }
     const Llm stage = stage_llm(*in.llm, range);
     CostInput of_stage = in;

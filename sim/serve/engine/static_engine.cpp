@@ -36,13 +36,13 @@ StaticEngine::StaticEngine(ServeState& state, std::int32_t replica, std::size_t 
       with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel})
           .context;
   notes_.emplace_back(
-      "static batches: a request ends with its own last token, its memory stays until the longest "
-      "of its batch is done");
+      "static batches: a request ends with its last token, but its memory is held until the "
+      "longest request of its batch ends");
   if (reserved_ > 0) {
-    notes_.push_back(fmt::format(
-        "caches are allocated before a batch runs: for the outputs that its requests declare, and "
-        "for {} tokens a sequence where one declares none",
-        reserved_));
+    notes_.push_back(
+        fmt::format("caches are allocated before a batch runs: for the outputs that its requests "
+                    "declare, and for {} tokens per sequence if a request declares none",
+                    reserved_));
   }
 }
 
@@ -187,9 +187,9 @@ void StaticEngine::raise(SimTime now) {
   if (raised_ == 1 || found.missing > max_missing_) {
     max_missing_ = found.missing;
     max_missing_remedy_ = fmt::format(
-        "{} of {} and {} tokens{}: {}", with_commas(spec_.batch), with_commas(spec_.prompt_tokens),
-        with_commas(spec_.output_tokens + 1),
-        found.fits ? std::string{} : fmt::format(" {} too large", found.missing), found.enough);
+        "{} requests of {} prompt and {} output tokens{}: {}", with_commas(spec_.batch),
+        with_commas(spec_.prompt_tokens), with_commas(spec_.output_tokens + 1),
+        found.fits ? std::string{} : fmt::format(", {} too large", found.missing), found.enough);
   }
   if (refused_) {
     const OutOfMemory& why = refused_->reason;
@@ -302,8 +302,9 @@ EngineMemory StaticEngine::memory() const {
 std::vector<std::string> StaticEngine::notes() const {
   std::vector<std::string> notes = notes_;
   if (raised_ > 0) {
-    notes.push_back(fmt::format("{} of {} batches ran out of memory and are lost; that of {}",
-                                with_commas(raised_), with_commas(formed_), max_missing_remedy_));
+    notes.push_back(
+        fmt::format("{} of {} batches ran out of memory and are lost; the largest had {}",
+                    with_commas(raised_), with_commas(formed_), max_missing_remedy_));
   }
   return notes;
 }

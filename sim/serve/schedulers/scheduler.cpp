@@ -43,16 +43,16 @@ std::span<const SchedulerInfo> builtin_schedulers() {
                     .make = &make_vllm_v0,
                     .options = kVllmV0Options},
       SchedulerInfo{.name = "sglang",
-                    .summary = "prompts before decodes, admitted by an estimate of outputs to "
-                               "come; decodes are retracted where it was too low",
+                    .summary = "prompts before decodes, admitted by an estimate of future outputs; "
+                               "decodes are retracted if it was too low",
                     .make = &make_sglang,
                     .prefix_caching = true,
                     .clips = true,
                     .options = kSglangOptions,
                     .policies = kSglangPolicies},
       SchedulerInfo{.name = "trtllm",
-                    .summary = "in-flight batches of sequences whose declared length is reserved, "
-                               "or as many as fit",
+                    .summary = "in-flight batches; sequences' declared lengths are reserved, or "
+                               "sequences are admitted while they fit",
                     .make = &make_trtllm,
                     .prefix_caching = true,
                     .clips = true,

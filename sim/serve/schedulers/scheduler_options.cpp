@@ -73,8 +73,8 @@ void check_scheduler_options(const SchedulerSpec& spec, std::string_view name) {
   }
   for (const std::string_view option : set_options(spec)) {
     if (contains(options, option)) continue;
-    throw InputError{fmt::format("scheduler {}: {}: not an option of it (it has {})", name, option,
-                                 fmt::join(options, ", "))};
+    throw InputError{fmt::format("scheduler {}: {}: not an option of this scheduler (options: {})",
+                                 name, option, fmt::join(options, ", "))};
   }
   if (spec.policy && !contains(policies, std::string_view{*spec.policy})) {
     const std::vector<std::string> known{policies.begin(), policies.end()};

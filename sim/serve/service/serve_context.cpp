@@ -133,8 +133,8 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
   check_scheduler_options(spec.scheduler, scheduler_);
   if (stack_.context_parallel > 1 && !spec_.tier_codec.empty()) {
     throw InputError{
-        "tier_codec: expected none with decode_context_parallel: a GPU's pages have a share of the "
-        "tokens"};
+        "tier_codec: expected none with decode_context_parallel: a GPU's pages hold only a share "
+        "of the tokens"};
   }
   if (stack_.prefill_context > 1) {
     const auto refuse = [](std::string_view what) {
@@ -149,10 +149,11 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
     if (spec.cluster.prefill_replicas > 0) refuse("prefill_replicas");
   }
   if (spec.speculation.is_on() && scheduler_ == "static") {
-    throw InputError{"scheduler static: speculation is of engines with continuous batching"};
+    throw InputError{"scheduler static: speculation requires an engine with continuous batching"};
   }
   if (spec.pipeline_parallel != 1 && scheduler_ == "static") {
-    throw InputError{"scheduler static: expected pipeline_parallel 1: batches are not in flight"};
+    throw InputError{
+        "scheduler static: expected pipeline_parallel 1: static batches are not pipelined"};
   }
   if (spec_.allocator && stack_.growth == CacheGrowth::kPaged) {
     throw InputError{fmt::format(
@@ -182,9 +183,10 @@ ServeContext::ServeContext(const ServeSpec& spec, const ServeHooks& hooks)
     return;
   }
   if (stack_.growth != CacheGrowth::kPaged) {
-    throw InputError{fmt::format(
-        "scheduler {}: stack {} has no paged cache to batch continuously; it runs \"static\"",
-        scheduler_, stack_.name)};
+    throw InputError{
+        fmt::format("scheduler {}: stack {} has no paged cache, which continuous batching "
+                    "requires; use \"static\"",
+                    scheduler_, stack_.name)};
   }
   start_paged(hooks);
 }
@@ -219,10 +221,9 @@ void ServeContext::place_offloads() {
   }
   const auto refuse = [](const std::string& why) { throw InputError{"offload: " + why}; };
   if (scheduler_ != "vllm-v1" && scheduler_ != "vllm-v0") {
-    refuse(
-        fmt::format("scheduler {} does not know of memory outside the GPU: expected vllm-v1 or "
-                    "vllm-v0",
-                    scheduler_));
+    refuse(fmt::format(
+        "scheduler {} does not support memory outside the GPU: expected vllm-v1 or vllm-v0",
+        scheduler_));
   }
   if (spec_.scheduler.swap.value_or(false)) {
     refuse("scheduler: swap: offloaded caches are recomputed, not swapped");
@@ -262,7 +263,7 @@ void ServeContext::choose_codec() {
   }
   if (!leaves) {
     notes_.push_back(
-        fmt::format("{}: no page leaves the GPU, so that nothing is coded", spec_.method.name));
+        fmt::format("{}: no page leaves the GPU, so nothing is coded", spec_.method.name));
     return;
   }
   if (spec_.cluster.prefill_replicas > 0) {
@@ -286,23 +287,23 @@ void ServeContext::choose_codec() {
 
 std::string ServeContext::offload_note(bool has_own) const {
   if (!keeps_outside_) {
-    return fmt::format("offload: {} reads all that it holds at every step: nothing is offloaded",
+    return fmt::format("offload: {} reads its whole cache at every step: nothing is offloaded",
                        spec_.method.name);
   }
   const bool nvme = spec_.offload.to == OffloadTier::kNvme;
   std::string note = fmt::format(
-      "offload: {} holds every entry of the layers that a step reads part of, HBM what a step "
-      "reads; ",
+      "offload: {} holds all entries of the layers that a step reads in part, HBM the entries that "
+      "a step reads; ",
       nvme ? "NVMe" : "host memory");
-  if (nvme) return note + "copies are as large as they come, without a cost a page";
+  if (nvme) return note + "copies are not split into pages and have no cost per page";
   if (has_own) {
     return note +
-           "copies go without a cost a chunk; what is placed there is the method's own choice";
+           "copies have no cost per chunk; the method chooses which entries are placed there";
   }
   const std::int64_t page = page_of(*typical_);
   return note + fmt::format(
-                    "it fetches keys and values of {} of a head as copies of {}, which "
-                    "reach {} of the link, large copies {}",
+                    "keys and values of {} per head are fetched in copies of {}, which reach {} of "
+                    "the link; large copies reach {}",
                     page == 1 ? "an entry" : fmt::format("{} entries", page), piece_,
                     host_rate(piece_), host_rate());
 }
@@ -334,10 +335,10 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
     pool_units_ = pipeline_->pool_units;
     held_unit_ = pipeline_->unit;
     resident_["weights"] = startup_->weights;
-    notes_.push_back(fmt::format(
-        "a pipeline of {} stages with as many batches in flight: memory is of a GPU of the stage "
-        "with the least room, between stages goes {} a token",
-        spec_.pipeline_parallel, pipeline_->row));
+    notes_.push_back(
+        fmt::format("a pipeline of {} stages with one batch in flight per stage: memory is that of "
+                    "a GPU of the stage with the least room; stages pass on {} per token",
+                    spec_.pipeline_parallel, pipeline_->row));
   } else {
     pool_units_ = sizes_->pool_units(startup_->kv_cache);
     held_unit_ = sizes_->unit();
@@ -350,25 +351,25 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
   moves_whole_ = spec_.cluster.prefill_replicas > 0 && !spec_.cluster.compress_before_transfer &&
                  spec_.method.name != "full";
   if (moves_whole_ && sizes_->windowed()) {
-    throw InputError{fmt::format(
-        "cluster: compress_before_transfer: false is for models whose layers all see all; {} has "
-        "windows",
-        spec_.llm->name)};
+    throw InputError{
+        fmt::format("cluster: compress_before_transfer: false is only for models whose layers all "
+                    "attend to all tokens; {} has windows",
+                    spec_.llm->name)};
   }
   if (moves_whole_) {
     notes_.push_back(
-        "the prompt's whole cache moves and is compressed where it arrives; the time that the "
-        "method takes for it is counted where the prompt is computed");
+        "the prompt's whole cache is transferred and compressed at its destination; the method's "
+        "time is counted at the replica that computes the prompt");
   }
   prefix_caching_ =
       wanted && (sizes_->groups() != nullptr || (sizes_->plain() && !sizes_->windowed()));
   if (const GroupSizes* sizes = sizes_->groups(); sizes != nullptr && prefix_caching_) {
     notes_.push_back(fmt::format(
-        "prefixes are found in whole blocks of {} tokens, as far as all {} groups of layers can go "
-        "on from{}",
+        "prefixes are found in whole blocks of {} tokens, up to the point from which all {} groups "
+        "of layers can continue{}",
         with_commas(sizes->block_tokens()), startup_->groups->groups.size(),
         sizes->state_ids() > 0 ? ": a state is kept where a prefill step ends on a whole block"
-                               : ": windows have the last blocks that they see"));
+                               : ": windows hold the last blocks within their reach"));
   }
   if (wanted && !prefix_caching_) {
     notes_.push_back(
@@ -394,8 +395,8 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
         settings ? longest_request(llm_, *settings, startup_->blocks) : startup_->tokens;
     // vLLM's message at its start: v1/core/kv_cache_utils.py, check_enough_kv_cache_memory.
     cannot_start_ = fmt::format(
-        "a sequence of max_model_len {} tokens takes {} of cache, {} are there: the longest that "
-        "it could be set up for is {} tokens (engine: max_model_len)",
+        "a sequence of max_model_len {} tokens takes {} of cache, but {} are available: the "
+        "longest possible max_model_len is {} tokens (engine: max_model_len)",
         startup_->max_model_len, startup_->sequence, startup_->kv_cache, longest);
   }
   note_declarations();
@@ -409,7 +410,7 @@ void ServeContext::start_paged(const ServeHooks& hooks) {
         "that compresses layer by layer writes only the kept entries of the last chunk");
   if (!typical_->ragged()) {
     notes_.push_back(
-        "all heads of a layer hold the number of entries that the size law gives for the layer");
+        "all heads of a layer hold the number of entries that the size law predicts for the layer");
   } else if (stack_.per_head_blocks) {
     notes_.push_back(
         "heads hold different numbers of entries: each has separate blocks, and attention reads "
@@ -461,7 +462,7 @@ void ServeContext::note_declarations() {
   if (scheduler_ == "trtllm" && !spec_.scheduler.chunked_prefill && budget > 0 &&
       longest_prompt(*spec_.requests) > budget) {
     notes_.push_back(
-        fmt::format("prompts are longer than max_num_tokens {}: taken to run with "
+        fmt::format("prompts are longer than max_num_tokens {}: assumed to run with "
                     "--enable_chunked_prefill, without which TensorRT-LLM refuses them",
                     with_commas(budget)));
   }
@@ -473,10 +474,10 @@ void ServeContext::note_declarations() {
   if (reserves && silent > 0) {
     undeclared_ = silent;
     notes_.push_back(fmt::format(
-        "{} of {} requests declare no length of output (declared_tokens): {} takes each for one "
-        "that may reach the longest sequence, {} tokens{}",
+        "{} of {} requests declare no output length (declared_tokens): {} assumes that each may "
+        "reach the longest sequence, {} tokens{}",
         silent, requests.size(), scheduler_, startup_->max_model_len,
-        stack_.max_model_len == 0 && options_.longest_request ? ", which is the workload's own"
+        stack_.max_model_len == 0 && options_.longest_request ? ", the longest of the workload"
                                                               : ""));
   }
   const bool turns = std::any_of(requests.begin(), requests.end(), [](const Request& r) {
@@ -484,8 +485,8 @@ void ServeContext::note_declarations() {
   });
   if (prefix_caching_ && turns && spec_.cluster.prefill_replicas > 0) {
     notes_.push_back(
-        "prefix caching: the replicas that prefill do not have what others generated: the next "
-        "turn of a conversation computes the tokens of the answer before it");
+        "prefix caching: prefill replicas do not hold the tokens that other replicas generated: "
+        "the next turn of a conversation computes the tokens of the previous answer again");
   }
 }
 

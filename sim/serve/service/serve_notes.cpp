@@ -99,12 +99,12 @@ std::string ServeContext::no_hits_text() const {
     return found + fmt::format("a block has {}", with_commas(groups->block_tokens()));
   }
   if (groups->state_ids() == 0) {
-    return found + "they were computed at the same time, or their blocks were taken away since";
+    return found + "they were computed at the same time, or their blocks have since been evicted";
   }
   return found +
          fmt::format(
-             "a state is kept only where a prefill step ends on a whole block of {} tokens, "
-             "and none was kept within what is shared, or it was taken away since",
+             "a state is kept only where a prefill step ends on a whole block of {} tokens, and "
+             "none was kept within the shared part, or it has since been evicted",
              with_commas(groups->block_tokens()));
 }
 

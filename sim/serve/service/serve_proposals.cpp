@@ -20,14 +20,14 @@ void ServeContext::add_proposals(const ServeHooks& hooks) {
   if (pipeline_) throw InputError{"speculation: a draft with a pipeline is not supported"};
   if (spec_.method.name != "full" || spec_.measured) {
     throw InputError{
-        fmt::format("speculation: method {}: proposals are verified where every token is kept",
+        fmt::format("speculation: method {}: proposals can be verified only if every token is kept",
                     spec_.method.name)};
   }
   if (speculation.has_draft()) add_draft(hooks);
   notes_.push_back(fmt::format(
-      "{} proposes {} tokens a step{}, each accepted with probability {} if those before it were: "
-      "tokens of one step arrive at one moment, with gaps of 0 between them",
-      draft_ ? draft_->llm.name : "text that came before", speculation.tokens,
+      "{} proposes {} tokens per step{}, each accepted with probability {} if all earlier ones "
+      "were: tokens of one step arrive simultaneously, with gaps of 0 between them",
+      draft_ ? draft_->llm.name : "the preceding text", speculation.tokens,
       speculation.levels() < speculation.tokens ? fmt::format(" in {} levels", speculation.levels())
                                                 : "",
       speculation.acceptance));

@@ -519,7 +519,7 @@ void check_cluster(const ServeSpec& spec) {
   }
   if (spec.nvme.capacity > Bytes{} &&
       !(spec.nvme.read.count() > 0 && spec.nvme.write.count() > 0)) {
-    throw InputError{"nvme: expected bandwidths to read and write above 0"};
+    throw InputError{"nvme: expected read and write bandwidths above 0"};
   }
   if (spec.cluster.prefix_margin < 0) {
     throw InputError{fmt::format("cluster: prefix_margin: expected at least 0, got {}",

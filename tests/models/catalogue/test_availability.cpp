@@ -13,7 +13,7 @@ namespace {
 
 using test::has;
 
-TEST_CASE("every row names known software at most once") {
+TEST_CASE("every row lists known software at most once") {
   std::size_t with_software = 0;
   for (const MethodInfo& method : builtin_methods()) {
     INFO(method.name);
@@ -42,7 +42,7 @@ TEST_CASE("availability is printed as titles with and without options") {
   CHECK_THROWS_AS((void)availability_of("snapkw"), InputError);
 }
 
-TEST_CASE("what a row says of a method is a version and an option") {
+TEST_CASE("a row gives the version and the option of a method") {
   const auto check = [](const char* as, const char* version, const char* option, bool released) {
     INFO(as);
     const AvailabilityParts parts = parts_of({"vllm", as});
@@ -71,7 +71,7 @@ TEST_CASE("a stack whose version does not have the method is named") {
   CHECK(note("full", "vllm@0.8").empty());
   CHECK(has(note("kvarn-k4v4", "vllm"),
             " has no kvarn-k4v4; numbers assume that it is built in (it is in vLLM's main branch, "
-            "in no release)"));
+            "but not in a release)"));
   CHECK(has(note("oscar", "vllm@0.30"),
             "numbers assume that it is built in (it is in a pull request of vLLM)"));
   CHECK(has(note("kvarn-k4v4", "sglang"), "(available in vLLM (main))"));

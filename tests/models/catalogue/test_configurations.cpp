@@ -62,7 +62,7 @@ void check(const Row& row, const std::string& column, double got, double toleran
   }
 }
 
-TEST_CASE("every published configuration gives the parameters, weights and caches of its row") {
+TEST_CASE("every published configuration has the parameters, weights and caches of its row") {
   const auto data = test::data_dir();
   if (!data) return;
   const std::filesystem::path folder = *data / "configs";

@@ -85,7 +85,7 @@ TEST_CASE("vLLM's batch limits depend on GPU memory, the A100, usage and version
   }
 }
 
-TEST_CASE("vLLM takes 0.92 of the memory since 0.20, and then leaves room for CUDA graphs") {
+TEST_CASE("vLLM uses 0.92 of the memory since 0.20, including room for CUDA graphs") {
   CHECK(on("vllm@0.19", "H100-80GB-SXM").usable_fraction == 0.9);
   CHECK_FALSE(on("vllm@0.19", "H100-80GB-SXM").counts_graphs);
   CHECK(on("vllm@0.20", "H100-80GB-SXM").usable_fraction == 0.92);
@@ -202,7 +202,7 @@ TEST_CASE("SGLang's attention groups reserve memory and divide its limits") {
   CHECK(of("vllm@0.19", 8).prefill_chunk == of("vllm@0.19", 1).prefill_chunk);
 }
 
-TEST_CASE("SGLang schedules ahead but in a pipeline, and with drafts since 0.5.11") {
+TEST_CASE("SGLang schedules ahead except in a pipeline, and with drafts since 0.5.11") {
   const auto ahead = [](const char* label, bool drafts, std::int32_t stages) {
     return with_options(find_stack(label), {},
                         {.gpu = &find_gpu("H100-80GB-SXM"),
@@ -218,7 +218,7 @@ TEST_CASE("SGLang schedules ahead but in a pipeline, and with drafts since 0.5.1
   CHECK(ahead("sglang@0.5.11", true, 1));
 }
 
-TEST_CASE("TensorRT-LLM before 0.12 has XQA only for 8 and 16 query heads a KV head") {
+TEST_CASE("TensorRT-LLM before 0.12 has XQA only for 8 and 16 query heads per KV head") {
   CHECK(on("trtllm@0.11", "H100-80GB-SXM", {}, 1, "llama-3-8b").attention_per_clock == 25);
   CHECK(on("trtllm@0.11", "A100-80GB-SXM", {}, 1, "llama-3-70b").attention_per_clock == 48);
   CHECK(on("trtllm@0.11", "H100-80GB-SXM", {}, 1, "llama-3-70b").attention_per_clock == 0);
@@ -322,7 +322,7 @@ TEST_CASE("SGLang: states of a request and the overlap schedule, by release and 
 }
 
 TEST_CASE(
-    "vLLM since 0.14 schedules ahead, but not n-grams, and since 0.20 prompts have to fit whole") {
+    "vLLM since 0.14 schedules ahead without n-grams, and since 0.20 whole prompts have to fit") {
   const auto with = [](const char* label, bool looks_up, const StackOptions& options = {}) {
     return with_options(
         find_stack(label), options,
@@ -412,7 +412,7 @@ TEST_CASE("TensorRT-LLM since 1.0 runs as graphs only decode steps of captured s
         Seconds{});
 }
 
-TEST_CASE("SGLang takes less of a GPU by default where it loads a vision encoder") {
+TEST_CASE("SGLang uses less GPU memory by default if it loads a vision encoder") {
   const auto share = [](const char* model, const StackOptions& options = {}) {
     return with_options(find_stack("sglang@0.5.6"), options,
                         {&find_gpu("H100-80GB-SXM"), &find_llm(model), 1})
@@ -445,7 +445,7 @@ TEST_CASE("vLLM's V0 engine cuts long prompts into passes that depend on its ver
   CHECK(cut.settings->flags().starts_with("--max-num-batched-tokens 512 "));
 }
 
-TEST_CASE("user settings always win and settings say where each value comes from") {
+TEST_CASE("user settings take precedence and the source of each value is reported") {
   const Stack plain = on("vllm@0.19", "RTX-4090");
   CHECK(plain.settings->flags() ==
         "--max-num-batched-tokens 2048 --max-num-seqs 256 --gpu-memory-utilization 0.9 "
@@ -478,7 +478,7 @@ TEST_CASE("user settings always win and settings say where each value comes from
   }
 }
 
-TEST_CASE("vLLM runs at most as many sequences as an iteration has tokens") {
+TEST_CASE("the tokens of an iteration limit the sequences that vLLM runs") {
   const Stack small = on("vllm@0.19", "H100-80GB-SXM", {.prefill_chunk = 512});
   CHECK(small.max_num_seqs == 512);
   CHECK(setting(small, "max_num_seqs").value == "512");
@@ -534,7 +534,7 @@ TEST_CASE("every GPU finds a default for each value in every version and usage")
   }
 }
 
-TEST_CASE("an unknown version is answered with the known ones") {
+TEST_CASE("the error for an unknown version lists the known ones") {
   CHECK(
       complaint("vllm@0.99") ==
       "expected a version of vLLM from 0.8 to 0.30, got \"0.99\"; its defaults are not known yet: "

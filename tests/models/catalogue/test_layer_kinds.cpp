@@ -318,7 +318,7 @@ TEST_CASE("gated delta nets: every fourth layer is full unless a list says other
   CHECK(refusal(config) == "config.json: /linear_num_key_heads: missing");
 }
 
-TEST_CASE("Nemotron's blocks are letters or words") {
+TEST_CASE("Nemotron's block types are given as letters or words") {
   json config = small("nemotron_h");
   config["hybrid_override_pattern"] = "M-*E";
   config["mamba_num_heads"] = 4;
@@ -428,7 +428,7 @@ TEST_CASE("Kimi-Linear counts layers from one") {
   CHECK(has(refusal(config), "/linear_attn_config/full_attn_layers/0: expected an integer"));
 }
 
-TEST_CASE("wrappers, null values and numbers as Python writes them") {
+TEST_CASE("wrappers, null values and numbers in Python's notation") {
   json outer{{"model_type", "some_vl"}, {"tie_word_embeddings", true}, {"dtype", "float16"}};
   outer["text_config"] = small("qwen3");
   outer["text_config"].erase("tie_word_embeddings");
@@ -453,7 +453,7 @@ TEST_CASE("wrappers, null values and numbers as Python writes them") {
   CHECK(published_formats(read_hf_config_file(folder / "own.json", "m")) == "fp8-tensor");
 }
 
-TEST_CASE("an unknown family is read only on request and keys that change memory are named") {
+TEST_CASE("an unknown family is read only on request and keys that change memory are listed") {
   json config = small("brand_new");
   CHECK(has(refusal(config), "/model_type: unknown model_type \"brand_new\""));
   CHECK(has(refusal(config), "kvsim_family"));

@@ -97,7 +97,7 @@ TEST_CASE("every catalogue model is a valid transformer") {
   }
 }
 
-TEST_CASE("a full cache grows by at most one token's elements per token") {
+TEST_CASE("a full cache grows per token by at most the elements of one token") {
   for (const Llm& llm : builtin_llms()) {
     INFO(llm.name);
     // Other layers have states, windows next to other entries, or index keys.
@@ -596,9 +596,9 @@ TEST_CASE("an unknown architecture reports what is missing") {
       refusal({{"model_type", "mamba3"}, {"hidden_size", 4096}, {"vocab_size", 32000}});
   CHECK(unknown.starts_with("config.json: /model_type: unknown model_type \"mamba3\""));
   CHECK(has(unknown,
-            "the file gives hidden_size, vocab_size and does not give num_hidden_layers, "
+            "the file has hidden_size, vocab_size and does not have num_hidden_layers, "
             "num_attention_heads, num_key_value_heads, head_dim"));
-  CHECK(has(unknown, "did you mean \"bamba\"? How its layers cache is not known here"));
+  CHECK(has(unknown, "did you mean \"bamba\"? The cache layout of its layers is unknown"));
   CHECK(has(unknown, "add \"kvsim_family\""));
   CHECK(has(refusal({{"model_type", "lama"}}), "did you mean \"llama\"?"));
   CHECK(refusal(json::object()) == "config.json: neither model_type nor architectures is given");
@@ -636,7 +636,7 @@ TEST_CASE("a known family names the key that is missing or wrong") {
   config = catalogue_config("deepseek-v3");
   config["hidden_size"] = 131072;
   config["moe_intermediate_size"] = 1 << 20;
-  CHECK(has(refusal(config), "no more than 1e15 are believed"));
+  CHECK(has(refusal(config), "expected at most 1e15"));
 }
 
 TEST_CASE("a key that changes the cache and is not modelled is refused") {

@@ -196,7 +196,7 @@ TEST_CASE("excluded modules stay in 16 bits layer by layer") {
             "exclude_modules/0"));
 }
 
-TEST_CASE("mixed precision: each module has the format that its name gives, the head too") {
+TEST_CASE("mixed precision: module names select formats, also for the head") {
   json layers;
   for (int i = 0; i < kLayers; ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".";

@@ -93,7 +93,7 @@ TEST_CASE("without graphs the host launches each layer's kernels") {
         lmdeploy.host_per_layer);
 }
 
-TEST_CASE("an unknown stack is answered with the nearest") {
+TEST_CASE("the error for an unknown stack suggests the nearest one") {
   try {
     (void)find_stack("hf-sdpaa");
     FAIL("no complaint");
@@ -103,7 +103,7 @@ TEST_CASE("an unknown stack is answered with the nearest") {
   }
 }
 
-TEST_CASE("a profile says where it differs from its base and why") {
+TEST_CASE("a profile states its differences from the base with reasons") {
   const auto read = [](const char* text) {
     return read_stack(Field::parse(text, "s.json"), "mine", builtin_stacks());
   };

@@ -59,7 +59,8 @@ TEST_CASE("peak of a vision encoder, by hand") {
   CHECK(vision_outputs(kSmall, 8) == Bytes{2 * 8 * 10});
 }
 
-TEST_CASE("a configuration's vision encoder: known families are read, others noted, gaps refused") {
+TEST_CASE(
+    "a configuration's vision encoder: known families are read, others noted, gaps are errors") {
   const Llm& llm = find_llm("qwen3-vl-8b");
   REQUIRE(llm.vision);
   CHECK(llm.vision->extra_mergers == 3);

@@ -41,7 +41,7 @@ TEST_CASE("without a format every weight is in the base dtype, as published") {
         published_weight_bytes(oss));
 }
 
-TEST_CASE("a packed matrix takes its values, scales and zeros") {
+TEST_CASE("a packed matrix stores its values, scales and zeros") {
   const Llm& llm = find_llm("llama-2-7b");
   const auto bytes = [&](const char* format, WeightPart part) {
     return matrix_bytes(llm, {Dtype::kFp16, &find_weight_format(format)}, part, 4096, 11008)
@@ -68,7 +68,7 @@ TEST_CASE("a packed matrix takes its values, scales and zeros") {
   }
 }
 
-TEST_CASE("narrower formats take less and tied heads nothing") {
+TEST_CASE("narrower formats take less memory and tied heads none") {
   const Llm& llm = find_llm("qwen2.5-7b");
   const auto total = [&](const Llm& model, const char* format) {
     return loaded_weight_bytes(model, {Dtype::kBf16, &find_weight_format(format)});
@@ -95,7 +95,7 @@ TEST_CASE("weight-only formats compute in 16 bit and the others in their own for
   CHECK(computes("w8a8-int8") == Dtype::kInt8);
 }
 
-TEST_CASE("shards of tensor parallelism make up the model") {
+TEST_CASE("shards of tensor parallelism add up to the model") {
   for (const char* name : {"llama-3.1-8b", "llama-2-70b", "mixtral-8x7b", "deepseek-v2"}) {
     const Llm& llm = find_llm(name);
     for (const std::int32_t ranks : {1, 2, 4, 8}) {

@@ -348,7 +348,7 @@ TEST_CASE("all graphs of all stacks are acyclic") {
   }
 }
 
-TEST_CASE("the prefill of one layer holds 3 d_ff + 4 d and one d is the caller's") {
+TEST_CASE("the prefill of one layer holds 3 d_ff + 4 d of which one d belongs to the caller") {
   for (const Dtype dtype : {Dtype::kFp16, Dtype::kFp32}) {
     const Setup setup{llama2_7b(), {}};
     const CostInput in = setup.input("hf-sdpa", setup.full, 2, dtype);
@@ -418,7 +418,7 @@ TEST_CASE("a sliding window limits what a layer holds and attends") {
   CHECK(decode_moment(in, 3, 10, 11, 10).change == CacheChange::kGrow);
 }
 
-TEST_CASE("cache bytes are the model's and the method's") {
+TEST_CASE("cache bytes follow the formulas of the model and the method") {
   for (const Llm& llm : {small_llm(), mixed_llm(), latent_llm(), llama31_8b()}) {
     const Setup setup{llm, {}};
     const CostInput in = setup.input("ideal", setup.full, 3);

@@ -55,7 +55,7 @@ TEST_CASE("dealt: each rank holds its share of latents, and of heads that ranks 
   }
 }
 
-TEST_CASE("dealt: only what ranks would hold twice, and no windows") {
+TEST_CASE("dealt: only data that ranks would duplicate, and no windows") {
   CHECK(refusal("deepseek-v3", 8, 8) == "accepted");
   CHECK(refusal("llama-3.1-8b", 16, 2) == "accepted");
   CHECK(
@@ -112,7 +112,7 @@ TEST_CASE("dealt: a rank scores the index keys that it holds, and writes its sha
         rel(op(Site{"deepseek-v3", 8, 1}.decode(4, 16), "cache append").bytes_written));
 }
 
-TEST_CASE("dealt: iterations cost what steps do") {
+TEST_CASE("dealt: iterations cost the same as steps") {
   for (const auto& [model, ranks] : {std::pair{"deepseek-v3", 8}, std::pair{"llama-3.1-8b", 32},
                                      std::pair{"deepseek-v3.2", 8}}) {
     const Site site{model, ranks, 4};

@@ -123,7 +123,7 @@ TEST_CASE("a device's document: counters next to the model's bytes, and why a ca
   CHECK(kernels_json(plain).at("kernels")[0].count("dram") == 0);
 }
 
-TEST_CASE("a device's document: an operator takes its bytes at the reached share") {
+TEST_CASE("a device's document: an operator moves its bytes at the measured share of bandwidth") {
   const auto own = read(made_up_document());
   const Roofline roofline{find_gpu("H100-80GB-SXM"), find_stack("ideal"), *own};
   const Op op{.name = "attention", .family = OpFamily::kDecodeAttention, .bytes_read = 3.35e9};
@@ -140,7 +140,7 @@ TEST_CASE("a device's document: a file of the user's own calibrations") {
   CHECK(own->of(OpFamily::kDecodeAttention).bandwidth == rel(0.7, 1e-9));
   // It has no kernel forms: the error of the kernel-form reader names the folder for this file.
   CHECK_THROWS_WITH_AS((void)read_calibrations(path),
-                       doctest::Contains("a scenario's \"calibration\" takes this file"),
+                       doctest::Contains("use it as a scenario's \"calibration\""),
                        InputError);
 }
 

@@ -30,7 +30,7 @@ double concat_bytes(const OpGraph& graph) {
   return bytes;
 }
 
-TEST_CASE("a full cache pays the same copy as a growing one of its length, on no other stack") {
+TEST_CASE("a full cache costs the same copy as a growing one, only on concatenating stacks") {
   const Llm llm = llama31_8b();
   for (const Stack& stack : builtin_stacks()) {
     for (const Compaction how : {Compaction::kRing, Compaction::kSwap, Compaction::kGather}) {
@@ -154,7 +154,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("plain PyTorch takes an operator for each part of a method's equations on the host too") {
+TEST_CASE("plain PyTorch launches one operator from the host per part of a method's equations") {
   const Llm llm = llama31_8b();
   const FullMethod full;
   for (const MethodInfo& info : builtin_methods()) {

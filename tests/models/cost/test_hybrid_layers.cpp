@@ -163,7 +163,7 @@ TEST_CASE("compressed entries, chunks and shared layers, solved by hand") {
   CHECK(attention_kind(chunked.attention).pairs(chunked, 250) == 5000 + 5000 + 1250);
 }
 
-TEST_CASE("a decode step reads what the model's summary says") {
+TEST_CASE("a decode step reads the bytes in the model's summary") {
   const FullMethod full;
   for (const std::string& name : kHybrids) {
     INFO(name);
@@ -178,7 +178,7 @@ TEST_CASE("a decode step reads what the model's summary says") {
   }
 }
 
-TEST_CASE("layers hold what the model's summary says") {
+TEST_CASE("layers hold the bytes in the model's summary") {
   const FullMethod full;
   for (const std::string& name : kHybrids) {
     INFO(name);
@@ -219,7 +219,7 @@ TEST_CASE("a recurrent layer's decode step does not depend on the context") {
   }
 }
 
-TEST_CASE("tensor-parallel ranks share states and heads, and copy what is one for all heads") {
+TEST_CASE("tensor-parallel ranks split states and heads, and replicate data shared by all heads") {
   for (const std::string& name : kHybrids) {
     INFO(name);
     const Llm& llm = find_llm(name);
@@ -251,7 +251,7 @@ TEST_CASE("tensor-parallel ranks share states and heads, and copy what is one fo
   }
 }
 
-TEST_CASE("an iteration of a service costs what the static step costs") {
+TEST_CASE("an iteration of a service costs the same as the static step") {
   const FullMethod full;
   const Roofline roofline{a800(), find_stack("ideal"), {}};
   for (const std::string& name : kHybrids) {
@@ -276,7 +276,7 @@ TEST_CASE("an iteration of a service costs what the static step costs") {
   }
 }
 
-TEST_CASE("the parts of a prompt attend to as many entries as the whole") {
+TEST_CASE("the parts of a prompt attend to the same number of entries as the whole") {
   for (const std::string& name : kHybrids) {
     INFO(name);
     const Llm& llm = find_llm(name);

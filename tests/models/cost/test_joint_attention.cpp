@@ -85,7 +85,7 @@ TEST_CASE("FlashAttention 2 gives each query head of a decode next to prompts a 
   CHECK(use.times == 0.5);
 }
 
-TEST_CASE("only vLLM V1 on GPUs without FlashAttention 3 joins decodes and prompts") {
+TEST_CASE("only vLLM V1 on GPUs without FlashAttention 3 runs decodes and prompts in one kernel") {
   for (const std::string_view gpu :
        {"a100-80gb-sxm", "a800-80gb-sxm", "a10", "l40s", "l4", "l20", "rtx-4090"}) {
     INFO(gpu);
@@ -109,7 +109,7 @@ TEST_CASE("only vLLM V1 on GPUs without FlashAttention 3 joins decodes and promp
   CHECK(Service{.tokens = 3, .with_prompt = false}.joins());
 }
 
-TEST_CASE("what a prompt adds to decodes grows with their number and length on an A100") {
+TEST_CASE("on an A100 the time that a prompt adds to decodes grows with their number and length") {
   const auto added = [](Service of) {
     const double with = of.seconds();
     of.with_prompt = false;
@@ -131,7 +131,7 @@ TEST_CASE("what a prompt adds to decodes grows with their number and length on a
   CHECK(added({.gpu = "h100-80gb-sxm", .sequences = 256}) < 0.1 * before);
 }
 
-TEST_CASE("prompts of gpt-oss take Triton's kernel on GPUs without FlashAttention 3") {
+TEST_CASE("prompts of gpt-oss use Triton's kernel on GPUs without FlashAttention 3") {
   const auto rate = [](std::string_view gpu, std::string_view llm, std::string_view stack) {
     return Service{.gpu = gpu, .llm = llm, .stack = stack}.site().prompt_attention_per_clock;
   };

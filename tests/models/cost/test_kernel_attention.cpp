@@ -104,7 +104,7 @@ TEST_CASE("decode attention: larger calls take no less time and no less than HBM
   }
 }
 
-TEST_CASE("decode attention: narrower caches and faster memory never cost time") {
+TEST_CASE("decode attention: narrower caches and faster memory never take longer") {
   const Coefficients c{decode_attention_form()};
   KernelGpu faster = h100();
   faster.bandwidth *= 1.5;

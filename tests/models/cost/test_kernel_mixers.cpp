@@ -127,7 +127,7 @@ TEST_CASE("a scan of one sequence takes its chunks of 64 tokens one after anothe
   CHECK(twice - once == rel(250 + rows, 1e-9));
 }
 
-TEST_CASE("rows that keep all of their scores need no choice") {
+TEST_CASE("rows that keep all of their scores need no selection") {
   const double kept = typical_us(IndexChoiceCall{.rows = 500, .length = 2048}, "fp32");
   CHECK(kept == rel(typical_us(IndexChoiceCall{.rows = 1, .length = 1}, "fp32")));
   CHECK(typical_us(IndexChoiceCall{.rows = 500, .length = 2049}, "fp32") > kept);

@@ -277,7 +277,7 @@ TEST_CASE("elementwise by hand: launches, one row's time, the stream") {
   CHECK(time(elementwise_form(), call, "bf16", "H100-80GB-SXM", c) < 3);
 }
 
-TEST_CASE("streams limited by an SM take its bytes per clock to another chip") {
+TEST_CASE("streams limited by an SM keep their bytes per clock on another chip") {
   const Gpu &a100 = find_gpu("A100-80GB-SXM"), &a40 = find_gpu("A40");
   const KernelForm& form = elementwise_form();
   const auto place = [&](std::string_view name) {
@@ -401,7 +401,7 @@ TEST_CASE("products that unpack weights stay at the rate of Marlin's tiles on Am
   }
 }
 
-TEST_CASE("experts of 8 bits on an A100 take Marlin's blocks, where their width was not timed") {
+TEST_CASE("experts of 8 bits on an A100 use Marlin's blocks if their width was not measured") {
   const auto is_law = [](std::string_view gpu, std::string_view stack, std::string_view format) {
     return KernelLibrary::builtin()
                .choose(KernelOp::kMoe, find_gpu(gpu), stack, parse_kernel_format(format))
@@ -425,7 +425,7 @@ TEST_CASE("experts of 8 bits on an A100 take Marlin's blocks, where their width 
 }
 
 TEST_CASE(
-    "blocks of Marlin follow the times of 4-bit experts on an H20 that their rate is fitted to") {
+    "blocks of Marlin reproduce the times of 4-bit experts on an H20 used to fit their rate") {
   // flagos-ai/FlagGems pull request 3609: vLLM's kernel. The rows have on average at least 4 tokens
   // per expert, so that even routing visits all experts.
   struct Row {

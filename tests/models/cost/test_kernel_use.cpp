@@ -42,7 +42,7 @@ Sums sums_of(const KernelUse& use) {
   return sums;
 }
 
-TEST_CASE("the pieces of a prompt have the query-key pairs of the whole and need few calls") {
+TEST_CASE("the pieces of a prompt have all query-key pairs of the prompt and need few calls") {
   for (const double tokens : {1.0, 511.0, 8192.0, 8193.0, 100'000.0, 131'072.0, 1'000'003.0}) {
     for (const double chunk : {0.0, 256.0, 512.0, 8192.0, 200'000.0}) {
       INFO(tokens, " tokens in pieces of ", chunk);
@@ -114,7 +114,7 @@ TEST_CASE("a prompt in chunks is timed by each chunk at its own prefix") {
   }
 }
 
-TEST_CASE("many chunks are evaluated by groups, within half a percent of one by one") {
+TEST_CASE("many chunks are evaluated by groups, within half a percent of single chunks") {
   const KernelChoice choice = KernelLibrary::builtin().choose(
       KernelOp::kPrefillAttention, find_gpu("H100-80GB-SXM"), "vllm",
       shared_format(attention_format(Dtype::kBf16, Dtype::kBf16)));

@@ -114,7 +114,7 @@ TEST_CASE("prefill attention: one wave of tiles solved by hand") {
   CHECK(two == rel(5 + 11.0270 * 2.75 + 2 * (0.6619 + 0.0131), 1e-4));
 }
 
-TEST_CASE("prefill attention: mechanisms act under their conditions") {
+TEST_CASE("prefill attention: each mechanism applies only under its condition") {
   const KernelGpu gpu = board("A100-80GB-SXM");
   // 16 queries fill an eighth of a tile; eight packed heads fill a whole tile.
   const PrefillAttentionCall few{64, 16, 0, 64, 8, 128};

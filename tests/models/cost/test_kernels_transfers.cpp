@@ -211,7 +211,7 @@ TEST_CASE(
   CHECK(errors[errors.size() / 2] < 0.12);
 }
 
-TEST_CASE("transfers: between the rooflines of every GPU, and as fitted on its own") {
+TEST_CASE("transfers: at least the roofline and at most the fitted time on every GPU") {
   const KernelLibrary& library = KernelLibrary::builtin();
   for (const Gpu& gpu : builtin_gpus()) {
     for (const char* format : {"bf16", "fp8_block"}) {

@@ -59,7 +59,7 @@ TEST_CASE("decodes of equal lengths without chunks are the decode step") {
   }
 }
 
-TEST_CASE("stacks of plain PyTorch add the same to a step and to an iteration") {
+TEST_CASE("stacks of plain PyTorch add the same time to a step and to an iteration") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = llama31_8b();
   const MethodContext site{.recorded = Dtype::kFp16,

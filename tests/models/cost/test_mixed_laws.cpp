@@ -93,7 +93,7 @@ TEST_CASE("time rises with decodes, entries attended, chunk tokens and prefix") 
   }
 }
 
-TEST_CASE("at most decodes and chunk one after the other and at least the larger") {
+TEST_CASE("at most the sum of decodes and chunk and at least the larger of both") {
   const FullMethod full;
   const Stack& stack = find_stack("vllm");
   for (const auto& [llm, gpu_name] : cases()) {
@@ -245,7 +245,7 @@ TEST_CASE("a hole moves nothing and closing holes moves the held entries once") 
         doctest::Approx(2.0 * 4 * 300 * 8 * 128 * 4 * 32).epsilon(1e-6));
 }
 
-TEST_CASE("verifying a draft costs more than a step and less than as many steps") {
+TEST_CASE("verifying a draft costs more than one step and less than a step per token") {
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const FullMethod full;
   const Llm llm = llama31_8b();
@@ -296,7 +296,7 @@ TEST_CASE("top-k and top-p take a step's time and bytes for each logit") {
   CHECK(with.at(0, 0, open).time == without.at(0, 0, open).time);
 }
 
-TEST_CASE("attention by its instructions: clocks of all SMs, whatever the cache's format") {
+TEST_CASE("attention by its instructions: clocks of all SMs for every cache format") {
   const FullMethod full;
   const Llm& llm = find_llm("llama-3-8b");
   const Gpu& gpu = find_gpu("H100-80GB-SXM");

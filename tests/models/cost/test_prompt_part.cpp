@@ -176,7 +176,7 @@ TEST_CASE("pyramidinfer: every operator of a layer is over the tokens that it ha
   CHECK(site.seconds(site.gpu) < full.seconds(site.gpu));
 }
 
-TEST_CASE("a whole prompt in one chunk costs what its prefill does, in part too") {
+TEST_CASE("a whole prompt in one chunk costs the same as its prefill, also if partly computed") {
   for (const char* name : {"cacheblend", "pyramidinfer"}) {
     for (const char* stack : {"vllm", "hf-flash", "hf-eager"}) {
       const Site base{.method = method_of(name)};
@@ -194,7 +194,7 @@ TEST_CASE("a whole prompt in one chunk costs what its prefill does, in part too"
   }
 }
 
-TEST_CASE("blend over latents: those of all tokens are expanded, in one chunk as at once") {
+TEST_CASE("blend over latents: latents of all tokens are expanded, in one chunk and at once") {
   const Llm& llm = find_llm("deepseek-v2-lite");
   const Stack& stack = find_stack("vllm");
   const Roofline roofline{find_gpu("H100-80GB-SXM"), stack, builtin_calibration()};
@@ -238,7 +238,7 @@ TEST_CASE("blend over latents: those of all tokens are expanded, in one chunk as
   CHECK(work(blend, "attention").flops == rel(work(full, "attention").flops * 0.15));
 }
 
-TEST_CASE("chunks of a blended prompt bring all of its rows, and its work") {
+TEST_CASE("chunks of a blended prompt add up to all of its rows and its work") {
   const Site site{.method = method_of("cacheblend")};
   const Roofline roofline{site.gpu, site.stack, {}};
   const CostInput in = site.input();
@@ -263,7 +263,7 @@ TEST_CASE("chunks of a blended prompt bring all of its rows, and its work") {
   CHECK(flops == rel(4 * 4096 * pairs * (1 + 31 * 0.15), 1e-9));
 }
 
-TEST_CASE("an engine waits for rows from host memory that its layers do not hide") {
+TEST_CASE("an engine waits for rows from host memory if its layers do not hide the transfer") {
   Site site{.method = method_of("cacheblend")};
   Gpu slow = site.gpu;
   slow.pcie = slow.pcie * 1e-2;

@@ -142,7 +142,7 @@ TEST_CASE("split prompts: a decode step is the same in all groups, except for ex
   }
 }
 
-TEST_CASE("split prompts: iterations cost what graphs and whole prompts do") {
+TEST_CASE("split prompts: iterations cost the same as graphs and whole prompts") {
   for (const auto& [model, parts, experts, ranks] :
        {std::tuple{"deepseek-v3", 4, 1, 1}, std::tuple{"deepseek-v3", 2, 8, 4},
         std::tuple{"deepseek-v3.2", 4, 4, 1}}) {

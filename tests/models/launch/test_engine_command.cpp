@@ -39,7 +39,7 @@ TEST_CASE("words are split as a POSIX shell splits them") {
   CHECK(split("'' \"\"") == Words{"", ""});
 }
 
-TEST_CASE("what a shell would replace or run is refused with its place") {
+TEST_CASE("shell substitutions and commands are refused with their place") {
   CHECK(message_of([] { return split("a 'b"); }) ==
         "here: character 3: expected a closing ' of this quote");
   CHECK(message_of([] { return split("a \"b"); }) ==
@@ -59,7 +59,7 @@ TEST_CASE("what a shell would replace or run is refused with its place") {
   }
 }
 
-TEST_CASE("quoted words come back from the shell as they were") {
+TEST_CASE("quoted words are unchanged by the shell") {
   for (const char* word :
        {"plain", "", "a b", "it's", "\"", "{\"a\": [1, \"b\"]}", "$HOME", "a\nb", "-x=1", "\\"}) {
     INFO(word);
@@ -70,7 +70,7 @@ TEST_CASE("quoted words come back from the shell as they were") {
     CHECK(split(shell_command(words, width)) == words);
 }
 
-TEST_CASE("the lists of arguments name three versions of each engine and a source for each") {
+TEST_CASE("the lists of arguments have three versions of each engine and a source for each") {
   REQUIRE(builtin_engine_flags().size() == 3);
   for (const EngineFlags& engine : builtin_engine_flags()) {
     INFO(engine.engine);
@@ -84,7 +84,7 @@ TEST_CASE("the lists of arguments name three versions of each engine and a sourc
   CHECK(find_engine_flags("hf-sdpa") == nullptr);
 }
 
-TEST_CASE("between two lists only what both have is certain") {
+TEST_CASE("between two lists only their common arguments are certain") {
   const EngineFlags& vllm = *find_engine_flags("vllm");
   // --swap-space is in the lists of 0.8 and 0.11 but not in that of 0.18.
   CHECK(vllm.find_certain({0, 8, 0}, "--swap-space") != nullptr);
@@ -102,7 +102,7 @@ TEST_CASE("between two lists only what both have is certain") {
   CHECK(vllm.find_certain({0, 40, 0}, "--watermark") != nullptr);
 }
 
-TEST_CASE("a command of vLLM is read as vLLM reads it") {
+TEST_CASE("a command of vLLM is parsed as in vLLM") {
   const EngineCommand command = parse(
       "CUDA_VISIBLE_DEVICES=0,1 /opt/bin/vllm serve Qwen/Qwen3-8B -tp 2 --max_model_len=32K "
       "--no-enable-prefix-caching --served-model-name a b --gpu-mem 0.9 -O3 "
@@ -127,7 +127,7 @@ TEST_CASE("a command of vLLM is read as vLLM reads it") {
   CHECK(parse("python -m vllm.entrypoints.openai.api_server --model m").model == "m");
 }
 
-TEST_CASE("commands of SGLang and TensorRT-LLM are read in their own spelling") {
+TEST_CASE("commands of SGLang and TensorRT-LLM are read in the spelling of each engine") {
   const EngineCommand sglang =
       parse("python3 -m sglang.launch_server --model m --tp 8 --ep-size 8", {0, 5, 21});
   CHECK(sglang.engine->engine == "SGLang");

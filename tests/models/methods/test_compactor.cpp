@@ -156,7 +156,7 @@ TEST_CASE("later presses of kvpress keep a reference's entries, made up and reco
   CHECK(n_cases > 150);
 }
 
-TEST_CASE("leverage by hand, below 1 and at most the width together") {
+TEST_CASE("leverage by hand, each below 1 and their sum at most the width") {
   // Rows (1, 0), (1, 0), (0, 2) and a ridge of 1: the matrix is diag(3, 5).
   const std::vector<double> rows{1, 0, 1, 0, 0, 2};
   const auto plain = ridge_leverage(rows, 2, {}, 1);
@@ -222,7 +222,7 @@ TEST_CASE("non-causal attention by hand: both directions, chunks, norms and neig
   CHECK(non_causal_scores(again, 2, true)[2] == rel((5 + 9 * (32.0 / 33 + 0.5)) / 3, 1e-6));
 }
 
-TEST_CASE("qfilter by hand: keys along the queries stay, whatever the sign of the vector") {
+TEST_CASE("qfilter by hand: keys along the queries stay for either sign of the vector") {
   // Queries (2, 0), (3, 0.1), (-1, 0): the direction is nearly (1, 0), and two of three agree.
   auto owned = test::random_head(1, 2, 3, 3);
   for (const float sign : {1.0F, -1.0F}) {
@@ -238,7 +238,7 @@ TEST_CASE("qfilter by hand: keys along the queries stay, whatever the sign of th
   CHECK(u[0] == rel(1.0));
 }
 
-TEST_CASE("capkv by hand: values of a fitting key lead") {
+TEST_CASE("capkv by hand: values of matching keys rank first") {
   // One channel pair at position 0 only (theta is so large that nothing rotates): the mean query is
   // (1, 0). Keys (1, 0), (0, 1), tau ln 4: weights 1 and 1/4. Values (1, 0), (0, 2), A = diag(2,
   // 2): scores 1/2 and 1/2; a longer second value has the higher score, a shorter one the lower.
@@ -325,7 +325,7 @@ TEST_CASE("costs of compactor's parts by hand") {
   CHECK(method->needs().prompt_scores == PromptScoreClass::kNone);
 }
 
-TEST_CASE("settings that these scorers refuse") {
+TEST_CASE("invalid settings of these scorers are refused") {
   const auto why = [](const std::string& name, const Params& params,
                       std::optional<Budget> budget = {}) -> std::string {
     try {

@@ -169,7 +169,7 @@ TEST_CASE("K5: the output changes by less than 2 eps (1 + eps) gamma / (1 - eps)
   CHECK(closest > 0.05);  // the bound is tight enough to matter
 }
 
-TEST_CASE("K7: two merges in turn and one of three are both exact and differ in their keys") {
+TEST_CASE("K7: two successive merges and one of three entries are exact and differ in their keys") {
   test::Normal normal{8};
   std::int32_t differ = 0;
   for (int trial = 0; trial < 100; ++trial) {
@@ -344,8 +344,7 @@ TEST_CASE("K6 I4: votes add up to the tokens that were not dropped") {
   }
 }
 
-TEST_CASE(
-    "keepkv through the session: no output changes at a merge while scores are the step's own") {
+TEST_CASE("keepkv in a session: merges change no output if scores are those of the current step") {
   // alpha = 0 makes s' equal to the step's s: attending again with the same query must return the
   // same output.
   const auto head = clustered_head(1, kDim, 120, 60, 17);
@@ -401,7 +400,7 @@ TEST_CASE("estimator rows: the mean of an entry's last R exponentials, and fp16'
   }
 }
 
-TEST_CASE("refresh: the whole cache is in host memory and is loaded every period") {
+TEST_CASE("refresh: the whole cache is in host memory and is loaded once per period") {
   const auto head = clustered_head(1, kDim, 130, 60, 19);
   Run run{"keepkv", head.view, 20, {{"refresh_period", std::int64_t{10}}}};
   const HeadShape shape{

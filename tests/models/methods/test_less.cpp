@@ -174,7 +174,7 @@ TEST_CASE("less: weights from a file are used and a wrong file is named") {
   write("kvsim-low-rank 1 1 1 16 5 2", 0);
   says("bytes of numbers");
   write("kvsim-low-rank 1 1 2 16 5 2", 2);
-  says("weights are of 1 layers, 2 heads");
+  says("weights are for 1 layers, 2 heads");
   write("other 1 1 1 16 5 2", 1);
   says("expected a first line");
   write("kvsim-low-rank 1 1 1 16 -5 2", 1);
@@ -183,7 +183,8 @@ TEST_CASE("less: weights from a file are used and a wrong file is named") {
   says("cannot be read");
 }
 
-TEST_CASE("less: constant state, unused while all fits, and a fit that helps on recorded heads") {
+TEST_CASE(
+    "less: constant state, unused while all tokens fit, and a helpful fit on recorded heads") {
   const auto head = test::random_head(1, kDim, 90, 40, 3);
   Run roomy{"less", head.view, 200};
   Run full{"full", head.view, std::nullopt};

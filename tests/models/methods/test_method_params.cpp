@@ -56,7 +56,7 @@ TEST_CASE("a ratio keeps its source value, of the whole and of parts") {
   }
 }
 
-TEST_CASE("the ratio printed for a budget keeps as many entries, without and with the budget") {
+TEST_CASE("the ratio printed for a budget keeps the same entries with and without the budget") {
   int checked = 0;
   for (const MethodInfo& info : builtin_methods()) {
     if (!takes_budget(info.name)) continue;
@@ -87,7 +87,7 @@ TEST_CASE("the ratio printed for a budget keeps as many entries, without and wit
   CHECK(checked > 3000);
 }
 
-TEST_CASE("the budget printed keeps as many entries when it is passed back") {
+TEST_CASE("the printed budget keeps the same number of entries when passed back") {
   int checked = 0;
   for (const MethodInfo& info : builtin_methods()) {
     if (!takes_budget(info.name)) continue;
@@ -115,7 +115,7 @@ TEST_CASE("the budget printed keeps as many entries when it is passed back") {
   CHECK(checked > 10000);
 }
 
-TEST_CASE("a budget of all tokens keeps all of them, also beyond the prompt") {
+TEST_CASE("a budget of all tokens keeps every token, also beyond the prompt") {
   constexpr std::int64_t kPrompt = 192, kTokens = 256;
   int checked = 0;
   for (const MethodInfo& info : builtin_methods()) {

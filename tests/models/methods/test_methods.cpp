@@ -104,7 +104,7 @@ TEST_CASE("a parameter that is unused under the settings given is refused with t
     CHECK(text.find(part) != std::string::npos);
   };
   has(why("minicache", {{"merge", word_of("average")}, {"interpolation", 0.3}}),
-      "parameter interpolation is given, and has no effect with share=minicache, merge=average");
+      "parameter interpolation is given, but has no effect with share=minicache, merge=average");
   CHECK(why("minicache", {{"merge", word_of("slerp")}, {"interpolation", 0.3}}) == "made");
   has(why("keyformer", {{"delta_tau", word_of("harness")}, {"max_new_tokens", std::int64_t{9}}}),
       "delta_tau=harness");
@@ -259,7 +259,7 @@ TEST_CASE("I7: the computation of scores changes cost and not the kept set") {
   CHECK(kept[0] == kept[2]);
 }
 
-TEST_CASE("query-head granularity keeps a set per query head and stores as many") {
+TEST_CASE("query-head granularity keeps and stores one set per query head") {
   const auto head = test::random_head(2, kDim, 90, 60);
   const auto method =
       method_of("h2o", 60, Budget{0, 12}, {{"granularity", std::string{"query_head"}}});
@@ -313,7 +313,7 @@ TEST_CASE("rerotated streaming attention is attention at cache positions") {
   CHECK(c[0].rel_error != d[0].rel_error);
 }
 
-TEST_CASE("h2o keeps the entries of a reference step by step") {
+TEST_CASE("h2o keeps the same entries as a reference at every step") {
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
     for (const std::int64_t budget : {5, 16, 41}) {
       const auto head = test::random_head(3, kDim, 130, 70, seed);

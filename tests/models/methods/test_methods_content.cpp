@@ -123,7 +123,7 @@ std::vector<Case> scorers(bool interleaved) {
   };
 }
 
-TEST_CASE("the harness keeps the entries of a reference, then appends") {
+TEST_CASE("the harness keeps the same entries as a reference, then appends") {
   int compared = 0;
   for (const Shape& shape : kShapes) {
     for (const bool interleaved : {true, false}) {
@@ -299,7 +299,7 @@ TEST_CASE("pooling: maximum over existing neighbours and mean with zeros for mis
   CHECK(mean[4] == rel(4.0 / 3));
 }
 
-TEST_CASE("periodic compression keeps a reference's entries and its size is a sawtooth") {
+TEST_CASE("periodic compression keeps the same entries as a reference and its size is a sawtooth") {
   int compared = 0;
   for (const Shape& shape :
        std::vector<Shape>{{1, 8, 1, 90}, {2, 8, 31, 70}, {4, 16, 57, 80}, {2, 8, 120, 0}}) {
@@ -389,7 +389,7 @@ TEST_CASE("a periodic step moves its survivors and other steps move nothing") {
   CHECK(due.extra_flops == 2.0 * 178 * 178 * 16 + 2.0 * 8 * 2 * 178 * 16);
 }
 
-TEST_CASE("the oracle keeps the entries of a reference at every step") {
+TEST_CASE("the oracle keeps the same entries as a reference at every step") {
   int compared = 0;
   for (const Shape& shape :
        std::vector<Shape>{{1, 8, 1, 12}, {2, 8, 31, 40}, {4, 8, 57, 1}, {1, 8, 20, 0}}) {
@@ -427,7 +427,7 @@ TEST_CASE("content methods: invalid settings are refused with the reason") {
       {refusal("select=last-window", {{"kernel", std::int64_t{4}}}), "odd"},
       {refusal("criticalkv", {{"scorer", std::string{"knorm"}}}), "negative"},
       {refusal("criticalkv", {{"granularity", std::string{"query_head"}}}), "kv_head"},
-      {refusal("chunkkv", {}, Budget{0, 12}), "no whole chunk"},
+      {refusal("chunkkv", {}, Budget{0, 12}), "less than a whole chunk"},
       {refusal("decoding", {}, Budget{0.2, 0}), "no budget"},
       {refusal("decoding+budget=ada", {}), "budget=none"},
       {refusal("decoding", {{"interval", std::int64_t{0}}}), ">= 1"},

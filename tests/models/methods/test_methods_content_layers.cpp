@@ -200,7 +200,7 @@ std::vector<std::int64_t> reference_ada(const std::vector<test::Scores>& open, s
   return count;
 }
 
-TEST_CASE("AdaKV's heads are sized as in its article and keep their best entries") {
+TEST_CASE("AdaKV's heads have the sizes of its paper and keep their best entries") {
   const std::int64_t window = 32;
   for (const Recorded& on : {sample(), generated(6, 6), generated(6, 2), generated(4, 1)}) {
     const TraceInfo& info = on.trace.info();
@@ -381,7 +381,7 @@ TEST_CASE("ChunkKV keeps whole chunks, the same in every head") {
   CHECK(*method->entries_held(0, 12, 12) == 5);
 }
 
-TEST_CASE("SimLayerKV: a layer is lazy by its last query and then streams") {
+TEST_CASE("SimLayerKV: a layer is lazy and streams depending on its last query") {
   const Recorded on = sample();
   const Params sizes{{"n_recent", std::int64_t{64}}};
   const auto with = [&](double threshold) {

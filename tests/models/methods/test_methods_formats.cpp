@@ -439,7 +439,7 @@ TEST_CASE("a format keeps the layers that are named in the recorded format") {
   CHECK(bytes(*hybrid, 1) == 10 * 2 * 134);
 }
 
-TEST_CASE("formats refuse head sizes that they do not take") {
+TEST_CASE("formats refuse unsupported head sizes") {
   CHECK_THROWS_WITH_AS((void)method_of("nvfp4", 72),
                        "method \"nvfp4\": store=nvfp4: expected a head size divisible by 16 "
                        "(channels under one scale), got 72",
@@ -449,7 +449,7 @@ TEST_CASE("formats refuse head sizes that they do not take") {
   CHECK_THROWS_AS((void)method_of("minicache+turboquant-4bit-nc"), InputError);
 }
 
-TEST_CASE("cache formats are found under the spellings of engines") {
+TEST_CASE("cache formats are found by the spellings of engines") {
   CHECK(find_cache_format("turboquant_4bit_nc") == "turboquant-4bit-nc");
   CHECK(find_cache_format("nvfp4") == "nvfp4");
   CHECK_FALSE(find_cache_format("snapkv").has_value());

@@ -178,7 +178,7 @@ TEST_CASE("KVzip and KVzip+ equal references on recorded vectors at every step")
   }
 }
 
-TEST_CASE("KVzip and KVzip+ keep the entries of references") {
+TEST_CASE("KVzip and KVzip+ keep the same entries as references") {
   struct Shape {
     std::int32_t heads, kv_heads;
   };
@@ -194,7 +194,7 @@ TEST_CASE("KVzip and KVzip+ keep the entries of references") {
   }
 }
 
-TEST_CASE("KVzip and KVzip+ keep the entries of references on a trained model's repeat") {
+TEST_CASE("KVzip and KVzip+ keep the same entries as references on a trained model's repeat") {
   const auto data = test::data_dir();
   if (!data) return;
   const Trace trace = Trace::open(*data / "attention/books-alice-repeat-960.safetensors");
@@ -221,7 +221,7 @@ TEST_CASE("V6: KVzip keeps exactly L Hkv s - int(L Hkv s ratio) and ratio 0 is t
   CHECK(five.entries_held_final == 20 + 4 * 61);
 }
 
-TEST_CASE("a head may be left without any prompt token and decoding goes on") {
+TEST_CASE("a head may lose all prompt tokens and decoding continues") {
   const Trace trace = generated(4, 4, 50, 3);
   const ReplayMethod got = run(
       trace, "kvzip", {{"ratio", 0.97}, {"n_sink", std::int64_t{0}}, {"protect_prefix", false}});
@@ -302,7 +302,7 @@ std::vector<float> random_column(std::int64_t n, std::uint64_t seed) {
   return all;
 }
 
-TEST_CASE("V1 V2 V3 V5: a token is judged once, when it leaves the window") {
+TEST_CASE("V1 V2 V3 V5: a token is scored once, when it leaves the window") {
   struct Size {
     std::int64_t prompt, tokens, window;
   };
@@ -349,7 +349,7 @@ TEST_CASE("V1 V2 V3 V5: a token is judged once, when it leaves the window") {
   }
 }
 
-TEST_CASE("V4: a prompt of T tokens and a shorter prompt with decode steps end equally") {
+TEST_CASE("V4: a prompt of T tokens and a shorter prompt with decode steps end in the same state") {
   const auto g = random_column(90, 9);
   std::set<std::set<std::int32_t>> ends;
   for (const std::int64_t prompt : {1, 10, 11, 45, 90}) {
@@ -365,7 +365,7 @@ TEST_CASE("V4: a prompt of T tokens and a shorter prompt with decode steps end e
   CHECK(ends.size() == 1);
 }
 
-TEST_CASE("without decoding nothing leaves after the prompt") {
+TEST_CASE("without decoding no token is dropped after the prompt") {
   const auto head = test::random_head(1, 8, 60, 30);
   const auto g = random_column(60, 2);
   LayerRun one{"kvzap",
@@ -451,7 +451,7 @@ TEST_CASE("DMS drops tokens by their bits, a window later") {
   }
 }
 
-TEST_CASE("DMC accumulates like a reference, and without accumulation it is the full cache") {
+TEST_CASE("DMC accumulates like a reference, and without accumulation it equals the full cache") {
   for (const std::int64_t tokens : {1, 31, 257}) {
     for (const std::int64_t prompt : {std::int64_t{1}, (tokens + 1) / 2, tokens}) {
       for (const double share : {0.0, 0.4, 1.0}) {
@@ -539,7 +539,7 @@ void check_pyramid(const Trace& trace, const Params& params) {
   CHECK(*got.closed_form_bytes_final == got.bytes_held_final);
 }
 
-TEST_CASE("PyramidInfer's layers hold the entries that a reference passes on") {
+TEST_CASE("PyramidInfer's layers hold the entries that a reference passes to the next layer") {
   check_pyramid(recorded_sample(), {});
   check_pyramid(recorded_sample(), {{"schedule", std::string{"constant"}}, {"delta", 0.8}});
   check_pyramid(
@@ -584,7 +584,7 @@ TEST_CASE("PyramidInfer's budget is met or refused with the smallest possible on
   CHECK(*got.budget_reached <= 0.8);
   CHECK(*got.budget_reached > 0.78);
   CHECK_THROWS_WITH_AS(run(recorded_sample(), "pyramidinfer", {}, Budget{.fraction = 0.2}),
-                       doctest::Contains("cannot be kept"), InputError);
+                       doctest::Contains("cannot be met"), InputError);
 }
 
 TEST_CASE("learned methods: invalid settings are refused with the reason") {
@@ -622,7 +622,7 @@ TEST_CASE("learned methods: invalid settings are refused with the reason") {
       doctest::Contains("score.residual_norm"), InputError);
 }
 
-TEST_CASE("costs: a repeat is charged, and side data is the stored data") {
+TEST_CASE("costs: a repeat is charged, and side data equals the stored data") {
   const MethodContext site{.recorded = Dtype::kFp16,
                            .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
                            .windows = {},

@@ -94,7 +94,8 @@ struct RankRun {
   PromptScores scores;
 };
 
-TEST_CASE("d2o's rank gate: a single head, twins, and unlike heads that merge at equal ranks") {
+TEST_CASE(
+    "d2o's rank gate: a single head, equal heads, and different heads that merge at equal ranks") {
   const auto a = clustered_head(2, kDim, 140, 70, 51);
   const auto b = clustered_head(2, kDim, 140, 70, 52);
   const auto both = [](const HeadVectors& x, const HeadVectors& y) { return std::vector{x, y}; };
@@ -164,7 +165,8 @@ TEST_CASE("d2o: shares of layers add up, whole layers stay whole, even attention
   CHECK_THROWS_AS(resolved({{"budget_of", std::string{"all"}}}, 0.3), InputError);
 }
 
-TEST_CASE("d2o in a whole trace: three layers whole, and the prompt whole until the first step") {
+TEST_CASE(
+    "d2o in a whole trace: three uncompressed layers, and a full prompt until the first step") {
   const Trace trace = Trace::open(sample());
   ReplayOptions options;
   options.per_step = true;
@@ -378,7 +380,7 @@ TEST_CASE("kvmerger: runs, pivots and Gaussian means equal a reference") {
   CHECK(long_runs > 5);
 }
 
-TEST_CASE("kvmerger: epsilon 1 is the full cache, a budget is met as nearly as runs allow") {
+TEST_CASE("kvmerger: epsilon 1 is the full cache, a budget is met if cosines are distinct") {
   const auto head = clustered_head(1, kDim, 260, 257, 81, 0.5);
   Run whole{"kvmerger", head.view, std::nullopt, {{"epsilon", 1.0}}};
   CHECK(whole.session.entries().size() == 257);
@@ -492,7 +494,7 @@ TEST_CASE("merging methods: invalid settings are refused with the reason") {
   says("d2o", {{"gate", std::string{"rank"}}}, "one of per_head, rank_mean");
   for (const char* select : {"critical", "kvzip", "kvzip-plus"}) {
     says(fmt::format("select={}+merge=zip", select), {{"refresh_period", std::int64_t{8}}},
-         "needs more of the layer than those");
+         "needs more data of the layer");
   }
   says("keepkv", {{"key_rule", std::string{"mean"}}}, "zip_guarded");
   says("keepkv", {{"heavy_share", 0.1}}, "at least 4 sinks and 1 recent");
@@ -504,8 +506,8 @@ TEST_CASE("merging methods: invalid settings are refused with the reason") {
   says("select=recent+budget=variance", {}, "expected select=accumulated");
   says("d2o", {{"budget_of", std::string{"all"}}}, "layers stay whole");
   says("kvmerger", {{"epsilon", 0.5}}, "one follows from the other");
-  says("kvmerger", {{"recent_share", 0.2}}, "cannot be kept for sure");
-  says("cam", {{"n_sink", std::int64_t{4}}}, "both say");
+  says("kvmerger", {{"recent_share", 0.2}}, "cannot be guaranteed");
+  says("cam", {{"n_sink", std::int64_t{4}}}, "both set");
   says("cam", {{"merge_window", std::int64_t{0}}}, "an integer >= 1");
   says("less", {{"rank", std::int64_t{0}}}, "an integer in [1, 1024]");
   says("full+merge=zip", {}, "nothing to merge", std::nullopt);

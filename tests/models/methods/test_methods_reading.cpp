@@ -109,7 +109,7 @@ void check_output(const CacheSession& session, std::size_t h, std::int32_t g,
   }
 }
 
-TEST_CASE("quest reads the pages with the largest bounds, as in a reference") {
+TEST_CASE("quest reads the pages with the largest bounds, like a reference") {
   std::int64_t compared = 0;
   on_layers([&](const std::vector<HeadVectors>& heads) {
     for (const std::string choosing : {"query_head", "union", "sum"}) {
@@ -178,7 +178,7 @@ TEST_CASE("quest by hand: three pages of one entry of four") {
   CHECK(run.session.events().read == 3);
 }
 
-TEST_CASE("oracle-step attends to the likeliest entries, which retain the most") {
+TEST_CASE("oracle-step attends to the entries with the largest weights, which retain the most") {
   std::int64_t compared = 0;
   on_layers([&](const std::vector<HeadVectors>& heads) {
     const std::int64_t budget = 24;
@@ -228,7 +228,7 @@ TEST_CASE("at one budget of entries nothing retains more than oracle-step") {
   }
 }
 
-TEST_CASE("shadowkv reads local, outlier, chosen and generated entries, as in a reference") {
+TEST_CASE("shadowkv reads local, outlier, chosen and generated entries, like a reference") {
   std::int64_t compared = 0;
   on_layers([&](const std::vector<HeadVectors>& heads) {
     const std::int64_t prompt = heads.front().prompt;
@@ -398,7 +398,7 @@ TEST_CASE("nearest_of_rank") {
   CHECK(std::abs(static_cast<double>(one[4])) < 1e-12);
 }
 
-TEST_CASE("settings that readers refuse") {
+TEST_CASE("invalid settings of readers are refused") {
   const auto complaint = [](const MethodSpec& spec) -> std::string {
     try {
       (void)make_method(spec, 100);

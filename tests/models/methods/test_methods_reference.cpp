@@ -456,7 +456,7 @@ TEST_CASE(
   CHECK(methods >= 10);
 }
 
-TEST_CASE("h2o on a real trace: scores only rise, and a budget of only recent is a local window") {
+TEST_CASE("h2o on a real trace: scores never fall, and only recent tokens are a local window") {
   for (const Where& w : kStretches) {
     const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
     test::SessionRun run{resolved("h2o", part.view, {}, Budget{0, 30}), part.view};

@@ -173,7 +173,7 @@ TEST_CASE("smoothing without rounding leaves logits unchanged") {
   }
 }
 
-TEST_CASE("power iteration: orthonormal, never worse than nothing, exact at full rank") {
+TEST_CASE("power iteration: orthonormal, never worse than rank 0, exact at full rank") {
   for (const auto& [n, d] : {std::pair{1, 1}, {31, 8}, {8, 31}, {64, 16}}) {
     const auto flat = numbers(static_cast<std::size_t>(n * d), 9);
     const std::vector<double> x{flat.begin(), flat.end()};
@@ -200,7 +200,7 @@ TEST_CASE("power iteration: orthonormal, never worse than nothing, exact at full
   }
 }
 
-TEST_CASE("power iteration: repeated rows cost no rank") {
+TEST_CASE("power iteration: repeated rows do not raise the rank") {
   // Two directions, the longer one four times: rank 2 is exact after the first round.
   const std::vector<double> x{3, 0, 0, 3, 0, 0, 3, 0, 0, 3, 0, 0, 0, 1, 0};
   const LowRank part = power_iteration(x, 5, 3, 2, 1);
@@ -219,7 +219,7 @@ struct Size {
 const std::vector<Size> kSizes{{1, 1},     {1, 40},    {31, 31},   {31, 140},
                                {128, 130}, {257, 300}, {300, 430}, {40, 330}};
 
-TEST_CASE("I9: the byte law equals the store's count at every step") {
+TEST_CASE("I9: the size law equals the bytes counted by the store at every step") {
   for (const std::string& name : kStores) {
     for (const Size& size : kSizes) {
       for (const std::int32_t d : {16, 64, 128}) {
@@ -313,7 +313,7 @@ TEST_CASE("KIVI equals a reference at every step and waiting rows are exact") {
   }
 }
 
-TEST_CASE("KIVI's holes: a key group's bytes leave with its last token, a value's at once") {
+TEST_CASE("KIVI's holes: a key group is freed with its last token, a value immediately") {
   constexpr std::int32_t kDim = 8;
   const auto head = test::random_head(1, kDim, 40, 20);
   const auto method = method_of("kivi-2", 20, kDim,
@@ -376,7 +376,7 @@ TEST_CASE("ThinK: channels with the smallest weight vanish from keys that are no
   }
 }
 
-TEST_CASE("GEAR: each part only helps and new tokens wait in full precision") {
+TEST_CASE("GEAR: each part reduces the error and new tokens stay in full precision") {
   constexpr std::int32_t kDim = 64;
   const auto head = test::random_head(1, kDim, 300, 200, 6);
   const auto lost = [&](Params params) {
@@ -409,7 +409,7 @@ TEST_CASE("GEAR: each part only helps and new tokens wait in full precision") {
   CHECK(lost({{"backbone", std::string{"kcvt"}}, {"buffer", std::int64_t{64}}}) > whole);
 }
 
-TEST_CASE("GEAR: outliers are exact and most others are not") {
+TEST_CASE("GEAR: outliers are exact and most other values are not") {
   constexpr std::int32_t kDim = 32;
   const auto head = test::random_head(1, kDim, 64, 64, 5);
   test::SessionRun run{method_of("gear", 64, kDim, {{"outlier_share", 0.1}}), head.view};
@@ -605,7 +605,7 @@ TEST_CASE("SmoothQuant and FP8 keep attention close, and closer with more bits")
   }
 }
 
-TEST_CASE("masking selects like removal and frees nothing") {
+TEST_CASE("masking selects the same entries as removal and frees no memory") {
   const auto head = test::random_head(2, 16, 90, 60);
   const Budget budget{.fraction = 0, .entries = 20};
   test::SessionRun removed{method_of("h2o", 60, 16, {}, budget), head.view};

@@ -722,7 +722,7 @@ TEST_CASE("budget=first_full: a fraction counts the whole layers and a number do
   const LayerShape shape{.n_heads = 2, .n_kv_heads = 1, .head_dim = kDim};
   CHECK(method->layer_bytes(2, shape, Dtype::kFp16, 500, 600)->side == Bytes{0});
   CHECK(method->layer_bytes(3, shape, Dtype::kFp16, 500, 600)->side == Bytes{32 * 101 * 2});
-  CHECK(complaint("morphkv+budget=first_full", Budget{0.5, 0}).find("other than 3 whole ones") !=
+  CHECK(complaint("morphkv+budget=first_full", Budget{0.5, 0}).find("if 3 layers keep all") !=
         std::string::npos);
   CHECK(complaint("morphkv+budget=first_full", Budget{0, 90}, {{"full_layers", integer(4)}})
             .find("fewer than the 4 layers") != std::string::npos);
@@ -764,7 +764,7 @@ TEST_CASE("invalid settings are refused with value and reason") {
   CHECK_THROWS_AS((void)make_method({"pyramidkv", {}, Budget{0, 50}}, 100), InputError);
 }
 
-TEST_CASE("default sizes are those of the papers") {
+TEST_CASE("default sizes match the papers") {
   CHECK(param_integer(method_of("snapkv", 5000, {})->params(), "budget") == 1024);
   CHECK(param_integer(method_of("pyramidkv", 5000, {})->params(), "budget") == 512);
   CHECK(param_integer(method_of("pyramidkv", 5000, {})->params(), "window") == 8);

@@ -358,7 +358,7 @@ TEST_CASE("a store of fewer bits rounds directions while norms stay the layers' 
   CHECK(changed >= 2 * 128);  // R keys flushed, in both layers
 }
 
-TEST_CASE("pairs evict together: one set of tokens, bytes recounted") {
+TEST_CASE("pairs evict jointly: one set of tokens, bytes counted again") {
   for (const std::string name :
        {"h2o+minicache", "h2o+minicache+int8", "h2o+minicache+kivi-4", "streaming-llm+minicache"}) {
     for (const std::string unit : {"token", "head"}) {
@@ -389,7 +389,7 @@ TEST_CASE("pairs evict together: one set of tokens, bytes recounted") {
   }
 }
 
-TEST_CASE("layers below S, an odd last layer, and refused settings") {
+TEST_CASE("layers below S, an odd last layer, and invalid settings") {
   const auto pairs = [](std::int32_t layers, Params params = {}) {
     const auto method =
         make_method({.name = "minicache", .params = std::move(params), .budget = {}}, 10,
@@ -421,7 +421,7 @@ TEST_CASE("layers below S, an odd last layer, and refused settings") {
                   InputError);
 }
 
-TEST_CASE("on a real trace: law, restored layers and untouched ones") {
+TEST_CASE("on a real trace: size law, restored layers and unchanged ones") {
   const auto trace = Trace::open(std::filesystem::path{KVSIM_SOURCE_DIR} /
                                  "traces/samples/books-treasure-512.safetensors");
   std::vector<MethodSpec> specs;

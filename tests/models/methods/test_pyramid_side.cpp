@@ -10,7 +10,7 @@
 namespace kvsim {
 namespace {
 
-TEST_CASE("PyramidInfer's attention rows, by hand: one set of a layer, 4 bytes an entry") {
+TEST_CASE("PyramidInfer's attention rows, by hand: one set per layer, 4 bytes per entry") {
   constexpr std::int64_t kPrompt = 4096;
   for (const std::int32_t kv_heads : {1, 8, 32}) {
     const LayerShape shape{.n_heads = 32, .n_kv_heads = kv_heads, .head_dim = 128};

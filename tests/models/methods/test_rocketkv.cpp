@@ -130,7 +130,7 @@ void check_step(const CacheSession& session, const HeadVectors& head, std::int64
   }
 }
 
-TEST_CASE("rocketkv reads the pages or tokens of a reference, made up and recorded") {
+TEST_CASE("rocketkv reads the same pages or tokens as a reference, on made-up and recorded heads") {
   int compared = 0;
   const auto compare = [&](const HeadVectors& head, std::int64_t budget) {
     // Pages of 4 with all and with 5 channels; tokens at compressions 1, 6 (pages of 3) and 20.
@@ -242,7 +242,8 @@ TEST_CASE("the prompt's last page, if not full, also contains a key of zeros") {
   check_step(even.session, head, 3, {0, 1});
 }
 
-TEST_CASE("rocketkv that reads everything equals its first stage, and pages of one equal tokens") {
+TEST_CASE(
+    "rocketkv that reads everything equals its first stage, and one-token pages equal tokens") {
   auto owned = test::random_head(2, 8, 120, 90, 5);
   for (float& x : owned.q) x = std::round(x * 2) / 2;  // exact in E5M2
   for (float& x : owned.keys) x = std::round(x * 2) / 2;
@@ -306,7 +307,7 @@ TEST_CASE("sizes, reads and defaults of rocketkv by hand") {
   CHECK(dense->layer_kind(1) != dense->layer_kind(2));
 }
 
-TEST_CASE("a replay of rocketkv counts what it holds by its law, and reads less") {
+TEST_CASE("a replay of rocketkv holds the bytes of its law, and reads less") {
   const Trace trace = Trace::open(kSample);
   const auto result =
       replay(trace,

@@ -125,7 +125,7 @@ TEST_CASE("only DuoAttention drops entries of streaming heads before a prompt ha
   CHECK(heads.entries == 320);
 }
 
-TEST_CASE("a prompt in one piece or in pieces that are fully held is attended to as in full") {
+TEST_CASE("a prompt in one piece or in fully held pieces is attended to like the full cache") {
   const Gpu& gpu = find_gpu("A100-80GB-SXM");
   const Llm& llm = find_llm("llama-2-7b");
   const auto full = make_method({"full", {}, {}}, 2500);
@@ -153,7 +153,7 @@ TEST_CASE("a prompt in one piece or in pieces that are fully held is attended to
 }
 
 TEST_CASE(
-    "without streaming heads pieces cost the same as in full, and less the more heads stream") {
+    "without streaming heads pieces cost the same as the full cache, and less with more of them") {
   const Llm& llm = find_llm("llama-3.1-8b");
   const auto full = make_method({"full", {}, {}}, 40'000);
   for (const char* gpu_name : {"H100-80GB-SXM", "A100-80GB-SXM"}) {
@@ -195,7 +195,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("longer pieces cost more with streaming heads: pieces are attended to whole") {
+TEST_CASE("longer pieces cost more with streaming heads: they attend to whole pieces") {
   const Llm& llm = find_llm("llama-2-7b");
   const Gpu& gpu = find_gpu("A100-80GB-SXM");
   const auto method = duo(llm, 0.75, 100'000);
@@ -232,7 +232,7 @@ TEST_CASE("2,500 tokens in pieces of 1,000 with three of four heads streaming: b
   }
 }
 
-TEST_CASE("chunks of several prompts: each streams by its own prefix") {
+TEST_CASE("chunks of several prompts: each streams by the prefix of its prompt") {
   const Llm& llm = find_llm("llama-2-7b");
   const Stack& stack = find_stack("ideal");
   const Roofline roofline{find_gpu("A100-80GB-SXM"), stack, {}};
@@ -263,8 +263,7 @@ std::shared_ptr<const Method> dealt_out(const Llm& llm, double fraction, std::in
   return with_measured_law(std::move(method), std::move(*law), llm.n_layers());
 }
 
-TEST_CASE(
-    "distinguished heads: a GPU's own heads stream, and a law counts the heads it was made from") {
+TEST_CASE("distinguished heads: shares of streaming heads for all heads and for fewer on a GPU") {
   const Llm& llm = find_llm("llama-3.1-8b");  // 32 layers of 8 KV heads
   for (const std::int64_t prompt : {1000, 100'000}) {
     // 77 of the 256 heads: two or three per layer.
@@ -318,7 +317,7 @@ TEST_CASE("blocks across heads keep entries of streaming heads, which are attend
         of_iterations(input(shard, *full, stack), 5000, 1024, roofline).ops);
 }
 
-TEST_CASE("a latent is held for all heads so no part of it leaves") {
+TEST_CASE("a latent is shared by all heads so no part of it is dropped") {
   const Llm& llm = find_llm("deepseek-v2-lite");
   const Stack stack = in_pieces("vllm", 1024);
   const Roofline roofline{find_gpu("H100-80GB-SXM"), stack, builtin_calibration()};

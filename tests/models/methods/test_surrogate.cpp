@@ -112,7 +112,7 @@ struct RepeatTrace {
   fs::path path;
 };
 
-TEST_CASE("weights are restored from their file and KVzap judges by their predictions") {
+TEST_CASE("weights are restored from their file and KVzap decides by their predictions") {
   const RepeatTrace trace{"repeat.safetensors"};
   const fs::path weights = scratch("weights.safetensors");
   for (const bool mlp : {false, true}) {

@@ -162,7 +162,7 @@ TEST_CASE("triattention keeps a reference's entries, made up and recorded") {
   CHECK(compared > 3000);
 }
 
-TEST_CASE("sizes of triattention by hand, and a limit that is never reached is the full cache") {
+TEST_CASE("sizes of triattention by hand, and a limit that is never reached keeps the full cache") {
   const auto on_top = resolved({{"limit", std::int64_t{64}}, {"interval", std::int64_t{32}}}, 100);
   // 100 + 64 = 164 entries: the next multiple of 32 is 192, with 28 too many.
   for (const auto& [tokens, want] : std::map<std::int64_t, std::int64_t>{
@@ -210,7 +210,7 @@ TEST_CASE("a round of triattention reads the candidates' keys and moves the surv
   CHECK(due.extra_flops == 60 * (3 * 8 + 2 * 14 * 4));
 }
 
-TEST_CASE("triattention refuses settings that leave nothing to choose") {
+TEST_CASE("triattention refuses settings that leave no tokens to choose from") {
   const auto why = [](const Params& params, const std::string& name = "triattention",
                       std::optional<Budget> budget = {}) -> std::string {
     try {

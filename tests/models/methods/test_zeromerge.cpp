@@ -24,7 +24,7 @@ struct Run : test::SessionRun {
                    vectors} {}
 };
 
-TEST_CASE("Z1: an uncompressed token never gets less than from the full cache (theorem 3.1)") {
+TEST_CASE("Z1: an uncompressed token never gets less weight than in the full cache (theorem 3.1)") {
   for (const std::string name : {"zeromerge", "zeromerge-paper"}) {
     for (const double alpha : {0.2, 0.6, 1.0}) {
       const auto head = test::random_head(2, kDim, 140, 80, 5);
@@ -66,7 +66,7 @@ TEST_CASE("Z2 Z5: counts add up to the tokens at constant size") {
   }
 }
 
-TEST_CASE("Z3: without residual slots it is decayed H2O with a window") {
+TEST_CASE("Z3: without residual slots ZeroMerge is decayed H2O with a window") {
   const auto head = test::random_head(2, kDim, 200, 90, 7);
   Run zero{
       "zeromerge-paper", head.view, 24, {{"residual_slots", std::int64_t{0}}, {"recent", 6.0}}};
@@ -127,7 +127,7 @@ TEST_CASE("with one slot the two presets keep the same sets: ring and candidates
   }
 }
 
-TEST_CASE("both presets keep the entries of a reference step by step") {
+TEST_CASE("both presets keep the same entries as a reference at every step") {
   for (const bool online : {false, true}) {
     for (const std::int64_t slots : {1, 3}) {
       for (const std::int64_t prompt : {10, 70}) {  // below and above the budget

@@ -91,7 +91,7 @@ TEST_CASE("quality: retained scores, their errors and bytes") {
   CHECK(*rows[4].kept_bytes() == 1.0);
 }
 
-TEST_CASE("quality: the binomial error is the same of percent and of fractions") {
+TEST_CASE("quality: the binomial error is the same for percentages and fractions") {
   const auto stderr_of = [](const std::string& score, const std::string& full) {
     return *parse_quality_csv(
                 kHeader +
@@ -136,7 +136,7 @@ TEST_CASE("quality: repeated rows are one group with the error of their mean") {
   CHECK_FALSE(groups[1].standard_error);
 }
 
-TEST_CASE("quality: a budget in tokens keeps other bytes of other prompts") {
+TEST_CASE("quality: a budget in tokens keeps different bytes of different prompts") {
   const auto rows = parse_quality_csv(kHeader +
                                           "h,m,t/a,f1,x,512,tokens,16,w,40,50,,1,1024\n"
                                           "h,m,t/a,f1,x,512,tokens,16,w,30,50,,1,8192\n"
@@ -160,7 +160,7 @@ TEST_CASE("quality: a budget in tokens keeps other bytes of other prompts") {
 TEST_CASE("quality: broken tables are refused with line, column and value") {
   CHECK(why("") == "f.csv: expected a table of measured scores, got an empty file");
   CHECK(why("model,task\n").starts_with("f.csv:1: expected a column \"method\", got none"));
-  CHECK(why(kHeader) == "f.csv: expected at least one row behind the header, got none");
+  CHECK(why(kHeader) == "f.csv: expected at least one row after the header, got none");
   CHECK(why(kHeader + "h,m,t,f1,x,0.5,fraction,16,w,forty,50,,,\n") ==
         "f.csv:2: score: expected a number in [-1e+09, 1e+09] or nothing, got \"forty\"");
   CHECK(why(kHeader + "h,m,t,f1,x,0.5,fraction,16,w,,50,,,\n") ==
@@ -238,7 +238,7 @@ TEST_CASE("quality: full scores of kvpress runs with suffixes") {
   CHECK(full_of("tova", "question-aware") == 70);
 }
 
-TEST_CASE("quality: predictions use no score of the model that is left out") {
+TEST_CASE("quality: predictions do not use scores of the model that is left out") {
   std::vector<QualityRow> rows = made_rows(8);
   const QualityModel model{rows};
   // A model's own scores do not change its prediction.
@@ -308,7 +308,7 @@ TEST_CASE("quality: the largest saving at a bound, with its evidence") {
   CHECK(largest_savings(rows, model, query).empty());
 }
 
-TEST_CASE("quality: verdicts on planned methods say what they rest on") {
+TEST_CASE("quality: verdicts on planned methods state their evidence") {
   const std::vector<QualityRow> rows = made_rows(8);
   const QualityModel model{rows};
   const auto judge = [&](const std::string& method, std::optional<double> kept,
@@ -390,7 +390,8 @@ TEST_CASE("quality: a replay of a marked trace ranks by its errors at the answer
   // A budget in entries for a prompt of unknown length equals no measured budget.
   CHECK_FALSE(errors[2].kept);
   CHECK(errors[2].entries == 300.0);
-  CHECK(errors[2].reason == "the result does not say of how many tokens 300 entries are kept");
+  CHECK(errors[2].reason ==
+        "the result does not state the number of tokens of which 300 entries are kept");
   // All methods are ranked by one kind of error, because not every method has the other kind.
   const ReplayRanking mixed = rank_replays(errors, {});
   CHECK_FALSE(mixed.at_answers);
@@ -403,7 +404,7 @@ TEST_CASE("quality: a replay of a marked trace ranks by its errors at the answer
   CHECK(marked.errors.front().method == "b");
 }
 
-TEST_CASE("published scores: errors when a model is left out, and what intervals cover") {
+TEST_CASE("published scores: errors when a model is left out, and coverage of intervals") {
   const auto data = data_dir();
   if (!data) return;
   const auto rows = read_quality(*data / "quality/results.csv");

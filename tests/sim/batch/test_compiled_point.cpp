@@ -375,7 +375,7 @@ TEST_CASE("score chunks under pressure equal the run, which is simulated if memo
   CHECK(simulated > 0);
 }
 
-TEST_CASE("a point that does not fit states its shortage and fits with as much more memory") {
+TEST_CASE("a point that does not fit states its shortage and fits with that much more memory") {
   const Llm llm = llama2_7b();
   Gpu gpu = a800();
   const auto full = std::make_shared<FullMethod>();

@@ -33,7 +33,7 @@ StaticSpec spec_of(const char* model, std::int32_t ranks, std::int32_t context,
           .options = {.context_parallel = context}};
 }
 
-TEST_CASE("a pool holds as many more tokens as GPUs share them") {
+TEST_CASE("the tokens of a pool grow with the number of GPUs that share them") {
   for (const auto& [model, ranks] : {std::pair{"deepseek-v2-lite", 4}, std::pair{"glm-4-9b", 8}}) {
     INFO(model);
     const StaticResult whole = run_static(spec_of(model, ranks, 1));
@@ -53,14 +53,14 @@ TEST_CASE("a pool holds as many more tokens as GPUs share them") {
     CHECK(pool.tokens_high >= dealt.startup->tokens);
     CHECK(pool.tokens_low > 3 * whole.startup->tokens);
     const auto said = [](const std::string& note) {
-      return note.find("dealt over 4 GPUs") != std::string::npos;
+      return note.find("distributed over 4 GPUs") != std::string::npos;
     };
     CHECK(std::any_of(dealt.notes.begin(), dealt.notes.end(), said));
     CHECK(std::none_of(whole.notes.begin(), whole.notes.end(), said));
   }
 }
 
-TEST_CASE("layers of several kinds are dealt where they keep all tokens") {
+TEST_CASE("among layers of several kinds those that keep all tokens are dealt") {
   // Three of four layers have states, which are not distributed.
   const StaticResult whole = run_static(spec_of("kimi-linear-48b-a3b", 4, 1));
   const StaticResult dealt = run_static(spec_of("kimi-linear-48b-a3b", 4, 4));
@@ -73,7 +73,7 @@ TEST_CASE("layers of several kinds are dealt where they keep all tokens") {
   CHECK(dealt.kv_bytes * 4 > whole.kv_bytes);
 }
 
-TEST_CASE("what no engine deals is refused with the reason") {
+TEST_CASE("caches that no engine deals are refused with the reason") {
   const auto why = [](const StaticSpec& spec) -> std::string {
     try {
       (void)run_static(spec);

@@ -43,7 +43,7 @@ TEST_CASE("a law that grows to its budget has two segments, and every step is in
   }
 }
 
-TEST_CASE("methods that only append in decode rise by one entry up to a window's limit") {
+TEST_CASE("methods that only append in decode grow by one entry per step up to a window's limit") {
   constexpr std::int64_t kPrompt = 200, kSteps = 900;
   struct Windows {
     const char* name;
@@ -101,7 +101,7 @@ TEST_CASE("methods that only append in decode rise by one entry up to a window's
     CHECK_FALSE(make_method({name, {}, Budget{0, 60}}, kPrompt, site)->appends_in_decode());
 }
 
-TEST_CASE("a format's steps are on lines between the steps at which it packs") {
+TEST_CASE("a format's bytes are linear between the steps at which it packs") {
   const Llm llm = small_llm();
   const MethodContext site = method_site(llm, Dtype::kFp16);
   const auto segments = [&](const char* name, const char* stack) {

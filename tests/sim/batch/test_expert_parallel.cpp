@@ -67,7 +67,7 @@ struct Expert {
   CostInput in;
 };
 
-TEST_CASE("every expert is on one GPU and no GPU has more than one above its share") {
+TEST_CASE("every expert is on one GPU and no GPU has more than its share rounded up") {
   for (const std::int64_t experts : {8, 60, 128, 256}) {
     for (std::int64_t ranks = 1; ranks <= experts; ++ranks) {
       std::int64_t sum = 0;
@@ -82,7 +82,7 @@ TEST_CASE("every expert is on one GPU and no GPU has more than one above its sha
   }
 }
 
-TEST_CASE("weights of experts are distributed, all else stays, more GPUs never hold more") {
+TEST_CASE("expert weights are distributed, other weights are not, more GPUs never hold more each") {
   for (const char* model : {"mixtral-8x7b", "qwen3-235b-a22b", "deepseek-v3"}) {
     INFO(model);
     const Bytes alone = weights_held(Expert{model, 1, 1}.in);
@@ -160,7 +160,7 @@ StaticSpec static_spec(const char* model, const char* gpu, std::int32_t tensor,
           .options = {.expert_parallel = experts}};
 }
 
-TEST_CASE("a model that fits no single GPU runs with its experts distributed") {
+TEST_CASE("a model that does not fit on one GPU runs with its experts distributed") {
   CHECK(run_static(static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 1)).oom);
   const StaticResult shared = run_static(static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 4));
   CHECK_FALSE(shared.oom);

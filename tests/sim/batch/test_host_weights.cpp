@@ -36,7 +36,7 @@ StaticSpec spec_of(const char* stack, double share, const char* method = "full")
   return spec;
 }
 
-TEST_CASE("host weights: a step waits for the link where that takes longer, solved by hand") {
+TEST_CASE("host weights: a step waits for the link if the transfer takes longer, solved by hand") {
   const StaticResult none = run_static(spec_of("flexgen", 0));
   const StaticResult all = run_static(spec_of("flexgen", 1));
   REQUIRE_FALSE(all.oom);
@@ -51,7 +51,7 @@ TEST_CASE("host weights: a step waits for the link where that takes longer, solv
   CHECK(held == Bytes{static_cast<std::int64_t>(30 * kLayer)});
 }
 
-TEST_CASE("host weights: shares lie between, one after the other takes longer than both at once") {
+TEST_CASE("host weights: shares are between the extremes, and overlap is faster than serial") {
   double before = 0;
   Bytes held{std::int64_t{1} << 60};
   for (const double share : {0.0, 0.1, 0.25, 0.5, 0.75, 1.0}) {
@@ -73,7 +73,8 @@ TEST_CASE("host weights: shares lie between, one after the other takes longer th
   }
 }
 
-TEST_CASE("host weights: compiled points, parts of a step and services agree or say why not") {
+TEST_CASE(
+    "host weights: compiled points, parts of a step and services agree or report the reason") {
   for (const char* stack : {"flexgen", "hf-sdpa", "zero-inference"}) {
     CAPTURE(stack);
     const StaticSpec spec = spec_of(stack, 0.5);

@@ -104,7 +104,7 @@ TEST_CASE("intervals: they change nothing else and nominal times have none") {
   CHECK(nominal.intervals->peak);  // memory does not depend on a calibration
 }
 
-TEST_CASE("intervals: the further the measurements, the wider") {
+TEST_CASE("intervals: they are wider for more distant measurements") {
   // One family on fitted kernels: measured on this GPU and stack, on another version of the stack,
   // and not measured.
   struct Width {
@@ -135,7 +135,8 @@ TEST_CASE("intervals: the further the measurements, the wider") {
   CHECK(widths[1].log_width < widths[2].log_width);
 }
 
-TEST_CASE("intervals: a step's is within the sum of its terms' and includes host and waits") {
+TEST_CASE(
+    "intervals: a step's interval is within the sum of its terms and includes host and waits") {
   const Case c{"vllm"};
   const StaticResult r = run_static(c.spec, {.time_terms = true, .intervals = true});
   for (const ExplainedStep& step : r.explained) {

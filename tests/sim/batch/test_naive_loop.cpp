@@ -28,7 +28,7 @@ TEST_CASE("the naive loop by hand: a prompt together with a decode, and an idle 
   CHECK(naive_loop({}, {}, 8, 64).completed == 0);
 }
 
-TEST_CASE("the naive loop takes prompts while tokens and places are left, or a single long one") {
+TEST_CASE("the naive loop admits prompts while tokens and places remain, or a single long one") {
   RequestTrace trace;
   trace.requests = {request(0, 30, 1), request(0, 30, 1), request(0, 100, 1), request(0, 5, 1)};
   const auto iterations = [&](std::size_t seqs, std::int64_t tokens) {
@@ -42,7 +42,7 @@ TEST_CASE("the naive loop takes prompts while tokens and places are left, or a s
   CHECK(iterations(1, 200) == 4);
 }
 
-TEST_CASE("kvsim and the naive loop agree if memory, chunks and entries do not matter") {
+TEST_CASE("kvsim and the naive loop agree if memory, chunks and entries have no effect") {
   SmallService service{.blocks = 4000,
                        .times = {.iteration = 1e-3, .per_token = 1e-6, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1",

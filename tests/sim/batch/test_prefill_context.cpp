@@ -54,7 +54,7 @@ std::string why(const Spec& spec, Run&& run) {
   return "accepted";
 }
 
-TEST_CASE("a split prompt takes less time and no less cache") {
+TEST_CASE("a split prompt takes less time and the same cache") {
   const StaticResult whole = run_static(spec_of("deepseek-v2-lite", 1, 1));
   const StaticResult split = run_static(spec_of("deepseek-v2-lite", 1, 4));
   REQUIRE(whole.prefill_time);
@@ -89,7 +89,7 @@ TEST_CASE("the GPUs of all groups count, for memory and for the fewest that hold
   CHECK(*fewest.gpus == 4);  // one GPU in each group is enough
 }
 
-TEST_CASE("prompts that no release splits are refused with the reason") {
+TEST_CASE("prompts that engines do not split are refused with the reason") {
   const auto of = [](const StaticSpec& spec) {
     return why(spec, [](const StaticSpec& s) { return run_static(s); });
   };

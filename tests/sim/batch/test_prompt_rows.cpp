@@ -46,7 +46,7 @@ std::int64_t blocks_of(std::int64_t entries) { return (entries + 15) / 16; }
 
 }  // namespace
 
-TEST_CASE("what earlier chunks of a prompt wrote is in the pool until the last one") {
+TEST_CASE("rows of earlier chunks of a prompt stay in the pool until the last chunk") {
   const std::int64_t pool = run_static(spec_of(keeps_a_fifth(), 1, 100)).startup->kv_cache.count();
   const std::int64_t blocks = pool / (16 * kRow);
   // The last chunk is compressed layer by layer; the earlier chunks have to fit.

@@ -55,7 +55,7 @@ TEST_CASE("device_map: layers of Llama-3.1-8B solved by hand") {
   CHECK_FALSE(ranges[3].embedding);
 }
 
-TEST_CASE("device_map: GPUs that get no layer are left out") {
+TEST_CASE("device_map: GPUs without layers are left out") {
   // 1/64 of the weights and 1.25 layers are smaller than the embedding, so only the last GPU
   // accepts it and all later modules.
   CHECK(layers_each("llama-3.1-8b", 64) == std::vector{32});
@@ -63,7 +63,8 @@ TEST_CASE("device_map: GPUs that get no layer are left out") {
   CHECK(layers_each("gpt2", 3).size() == 2);
 }
 
-TEST_CASE("device_map: every layer is on one GPU, and the parts weigh what the model does") {
+TEST_CASE(
+    "device_map: every layer is on one GPU, and the weights of the parts add up to the model") {
   for (const Llm& llm : builtin_llms()) {
     if (llm.unpacked_dtype || bits_of(llm.published_dtype) < 16 || llm.is_draft_head) continue;
     for (const std::int32_t gpus : {1, 2, 3}) {
@@ -83,7 +84,7 @@ TEST_CASE("device_map: every layer is on one GPU, and the parts weigh what the m
   }
 }
 
-TEST_CASE("split layers: time is one GPU's and the copies of hidden states, bytes are shared out") {
+TEST_CASE("split layers: time is one GPU's plus copies of hidden states, bytes are distributed") {
   for (const char* method : {"full", "pyramidkv", "streaming-llm"}) {
     CAPTURE(method);
     const StaticResult one = run_static(spec_of("llama-3.1-8b", 1, method));
@@ -117,7 +118,7 @@ TEST_CASE("split layers: time is one GPU's and the copies of hidden states, byte
   }
 }
 
-TEST_CASE("split layers: tensor parallelism is faster, one GPU at a time is not") {
+TEST_CASE("split layers: tensor parallelism is faster") {
   StaticSpec spec = spec_of("llama-2-13b", 4);
   spec.batch = 16;
   const StaticResult split = run_static(spec);
@@ -131,7 +132,7 @@ TEST_CASE("split layers: tensor parallelism is faster, one GPU at a time is not"
   CHECK(*split.throughput_tok_s < *parallel.throughput_tok_s);
 }
 
-TEST_CASE("split layers: a model beyond one GPU runs, and names the GPU that is full") {
+TEST_CASE("split layers: a model too large for one GPU runs, and the full GPU is named") {
   CHECK(run_static(spec_of("llama-3.1-70b", 1)).oom);
   const StaticResult two = run_static(spec_of("llama-3.1-70b", 2));
   CHECK_FALSE(two.oom);

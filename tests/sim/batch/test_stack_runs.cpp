@@ -197,7 +197,7 @@ double slope(const char* model, const char* stack, Dtype dtype, std::int64_t fro
   return (long_time - short_time) / (long_bytes - short_bytes);
 }
 
-TEST_CASE("a pool shortage is reported for a method with a law only for whole chunks") {
+TEST_CASE("a pool shortage is reported for a method whose law covers only whole chunks") {
   // 1,820 tokens are 91 chunks of 20; for fewer tokens only a replay can count the kept entries.
   for (const char* stack : {"vllm", "trtllm", "sglang"}) {
     INFO(stack);
@@ -245,7 +245,7 @@ TEST_CASE("packed weights make decode faster and prefill not") {
   CHECK(packed.flops == full.flops);
 }
 
-TEST_CASE("every stack runs and its terms sum") {
+TEST_CASE("every stack runs and its terms add up") {
   for (const Stack& stack : builtin_stacks()) {
     for (const std::int32_t gpus : {1, 2}) {
       INFO(stack.name, " on ", gpus);

@@ -93,7 +93,7 @@ TEST_CASE("engines that load a vision encoder hold and profile it, unless it is 
   CHECK(of("trtllm", false).weights == of("trtllm", true).weights);
 }
 
-TEST_CASE("sampling of the profiling run takes what the version's sampler holds for each logit") {
+TEST_CASE("sampling in the profiling run takes the bytes per logit of the version's sampler") {
   const auto logits = [](const char* stack, const char* model) {
     const EngineStartup s = start({.model = model, .stack = stack});
     const auto of_1024 = static_cast<double>(find_llm(model).vocab_size) * 1024;
@@ -123,10 +123,9 @@ TEST_CASE("layers of several kinds share a pool: vLLM's groups, pools of other e
   CHECK(hybrid.sequence == hybrid.block * (42 + 3 * 2));
   CHECK(hybrid.tokens == hybrid.blocks * 32768 / 48);
   CHECK(state_limit_text(hybrid) ==
-        fmt::format(
-            "max_num_seqs of at most {}: the pool has so many blocks, and each sequence takes "
-            "one for its state",
-            hybrid.blocks));
+        fmt::format("max_num_seqs of at most {}: the pool has this number of blocks, and each "
+                    "sequence takes one for its state",
+                    hybrid.blocks));
   // Windows use more memory if two steps are in flight (0.26), and the sequences are not limited.
   const Case gemma{.model = "gemma-3-12b", .options = {.max_model_len = 32768}};
   Case later = gemma;
@@ -208,7 +207,7 @@ TEST_CASE("vLLM since 0.20 leaves room for CUDA graphs within its fraction") {
 }
 
 // By hand: of 100 GiB, weights use 40, other memory 10 and activations 8.
-TEST_CASE("pools by the base of an engine's fraction, solved by hand") {
+TEST_CASE("pools for each base of an engine's memory fraction, solved by hand") {
   const auto pool = [](FractionOf what) {
     return EngineStartup{.total = from_gib(100), .fraction = 0.8, .fraction_of = what};
   };
@@ -234,7 +233,7 @@ TEST_CASE("pools by the base of an engine's fraction, solved by hand") {
   CHECK(left(FractionOf::kFree, 90) == near(-8));
 }
 
-TEST_CASE("engines fill the memory they may use and a smaller GPU represents a larger rest") {
+TEST_CASE("engines fill their memory fraction and a smaller GPU equals a larger reserve") {
   for (const char* name : {"vllm", "vllm-v0", "sglang", "trtllm", "lmdeploy"}) {
     INFO(name);
     const Case wanted{.stack = name};

@@ -66,7 +66,7 @@ TEST_CASE("blocks of 512 B by hand") {
   CHECK(hbm.owners().size() == 2);
 }
 
-TEST_CASE("misuse of an Hbm is a broken contract") {
+TEST_CASE("misuse of an Hbm is a contract violation") {
   Hbm hbm{Bytes{10}};
   CHECK_THROWS_AS((void)hbm.allocate("a", Bytes{-1}), ContractError);
   const auto got = hbm.allocate("a", Bytes{5});

@@ -341,7 +341,7 @@ TEST_CASE("a method with equal layers runs the same") {
   }
 }
 
-TEST_CASE("without output tokens a run ends after prefill with the state of a longer one then") {
+TEST_CASE("without output tokens a run ends after prefill with the state of a longer run there") {
   for (const Stack& stack : stacks()) {
     if (is_preallocated(stack)) continue;  // memory for the output is allocated at the start
     const Case none{stack, std::make_shared<FullMethod>(), 3, 200, 0};

@@ -261,7 +261,7 @@ TEST_CASE("layers prefilled before a refusal keep their score chunks and later o
   check_step(tight.explained.at(0));
 }
 
-TEST_CASE("the explanation is of the run itself") {
+TEST_CASE("the explanation describes the run itself") {
   const Llm llm = llama2_7b();
   Gpu gpu = a800();
   StaticSpec spec{.llm = &llm,

@@ -33,7 +33,7 @@ BenchLoad load(double batch, const TimeFactors& real, double off = 1) {
           .simulate = [batch](const TimeFactors& f) { return service(batch, f); }};
 }
 
-TEST_CASE("two loads predict a third of a service with other times") {
+TEST_CASE("two loads of a service with different times predict a third load") {
   const TimeFactors real{.decode = 1.25,
                          .prefill = 1.1,
                          .front_end = 1,
@@ -54,7 +54,7 @@ TEST_CASE("two loads predict a third of a service with other times") {
   CHECK(fit.calibration.runs == 2);
 }
 
-TEST_CASE("a service that is as predicted stays so, and is known better") {
+TEST_CASE("a service that matches its prediction keeps it, with narrower intervals") {
   const BenchFit fit = fit_bench({load(1, {}), load(64, {})}, kPrior, 1);
   CHECK(fit.calibration.times.decode == test::rel(1, 0.01));
   CHECK(fit.calibration.times.prefill == test::rel(1, 0.05));
@@ -66,7 +66,7 @@ TEST_CASE("a service that is as predicted stays so, and is known better") {
   }
 }
 
-TEST_CASE("a posterior and not a free fit: it stays near what is believed of such services") {
+TEST_CASE("a posterior and not a free fit: it stays near the prior of such services") {
   // Ten times slower than predicted, while such services are within a factor of 1.4.
   const TimeFactors real = TimeFactors::all(10);
   const BenchFit fit = fit_bench({load(1, real)}, kPrior, 1);
@@ -82,7 +82,7 @@ TEST_CASE("a value that is far off weighs less than one that fits") {
   CHECK(other[1].after.predicted == test::rel(service(32, real)[1], 0.03));
 }
 
-TEST_CASE("a metric without a prediction takes no part") {
+TEST_CASE("a metric without a prediction is ignored") {
   BenchLoad none = load(1, TimeFactors::all(1.2));
   none.simulate = [](const TimeFactors& f) {
     std::vector<double> out = service(1, f);

@@ -75,7 +75,7 @@ TEST_CASE("a result of vllm bench serve") {
   CHECK(*run.output_tok_s == 2.4);
 }
 
-TEST_CASE("runs that are appended are one a line") {
+TEST_CASE("appended runs are one per line") {
   std::string one{kVllm};
   for (char& c : one) c = c == '\n' ? ' ' : c;
   const auto runs = parse(one + "\n\n" + std::string{kSglang} + "\n");
@@ -122,7 +122,7 @@ TEST_CASE("a report of GuideLLM has a run for each strategy") {
   CHECK_FALSE(runs[1].rate);
 }
 
-TEST_CASE("how requests come: gaps by burstiness, or as a trace says") {
+TEST_CASE("arrivals of requests: gaps by burstiness, or from a trace") {
   const auto flat = [](std::string_view load) {
     return parse("{" + std::string{load} +
                  R"(, "duration": 30, "completed": 120, "mean_ttft_ms": 55})")
@@ -193,7 +193,7 @@ bool says(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_CASE("a wrong file is refused by place, with what was expected and what there is") {
+TEST_CASE("an invalid file is refused with its place, the expected and the actual value") {
   const auto with = [](std::string_view of, std::string_view from, std::string_view to) {
     return complaint(std::string{of}, from, to);
   };
@@ -232,7 +232,7 @@ TEST_CASE("a wrong file is refused by place, with what was expected and what the
              "b.json:2"));
 }
 
-TEST_CASE("a duration that is none is refused in each format") {
+TEST_CASE("an invalid duration is refused in each format") {
   struct Format {
     std::string_view text, from, key, place;
   };

@@ -131,7 +131,7 @@ std::string refusal_of(const std::string& question) {
   return "none";
 }
 
-TEST_CASE("explorer: a benchmark next to a prediction is the document of kvsim compare") {
+TEST_CASE("explorer: a benchmark compared with a prediction gives the document of kvsim compare") {
   const fs::path folder = fresh("explorer_compare");
   json scenario = json::parse(kService);
   scenario["requests"]["arrivals"]["rate"] = {1, 4};
@@ -227,7 +227,7 @@ TEST_CASE("calibrate --from-bench: errors and widths shrink, and a scenario take
 }
 
 TEST_CASE(
-    "calibrate --from-bench: the load is the file's, and what it has no value of is not learned") {
+    "calibrate --from-bench: the load is the file's, and missing metrics are not calibrated") {
   const fs::path folder = fresh("calibrate_bench_load");
   json scaled = json::parse(kService);
   scaled["requests"]["rate_scale"] = 2;
@@ -279,7 +279,7 @@ TEST_CASE(
   write(folder / "talks.json", talks.dump());
   CHECK(has(refused({"calibrate", "--from-bench", "b.json", "talks.json"}), "/requests/sessions"));
   CHECK(has(refused({"calibrate", "--from-bench", "b.json", "plain.json", "-o", "plain.json"}),
-            "expected another file than the scenario"));
+            "expected a file other than the scenario"));
   CHECK(text_of(folder / "plain.json") == kService);
   CHECK(has(refused({"calibrate", "--from-bench", "b.json", "plain.json", "--op", "gemm"}),
             "--op: expected together with --measured"));

@@ -82,7 +82,7 @@ std::string refusal(const fs::path& folder, const std::string& log,
 double gib(const json& start, const char* key) { return start.at(key).get<double>() / kGiB; }
 double apart(double a, double b) { return std::abs(a - b); }
 
-TEST_CASE("calibrate: a log with the pool but not its terms predicts that pool") {
+TEST_CASE("calibrate: a log that states the pool without its terms predicts the same pool") {
   const fs::path folder = fresh("calibrate-pool");
   struct Row {
     std::string log, scenario;
@@ -168,7 +168,7 @@ TEST_CASE("calibrate: a log of another start than the scenario's is reported wit
       refusal(folder, info_log(14.99, 30.10, 246576), scenario("", "A100-40GB-SXM"));
   CHECK(has(smaller, "v.log: expected a log of the scenario's start"));
   CHECK(has(smaller, "activation peak is -9.77 GiB = 0.9 (scenario) x 39.39 (scenario)"));
-  CHECK(has(smaller, "v.json is not the log's"));
+  CHECK(has(smaller, "v.json differs from the log's"));
   CHECK(has(refusal(folder, h100_log(), scenario("", "A100-40GB-SXM")),
             "a KV cache of 50.10 GiB in a GPU of 39.39 GiB"));
   // The pool of a smaller GPU implies a peak of 40 GiB, but 5 are predicted.
@@ -177,22 +177,21 @@ TEST_CASE("calibrate: a log of another start than the scenario's is reported wit
   CHECK(has(refusal(folder, h100_log(), scenario(R"(, "engine": {"memory_fraction": 0.7})")),
             "activation peak is -9.7"));
   const CalibrateRun fraction = calibrate(folder, info_log(14.99, 54.06, 442864), scenario());
-  CHECK(has(fraction.err, "activation peak comes out as 2.09 GiB, predicted 4.74 GiB"));
-  CHECK(has(text_of(folder / "o.json"), "comes out as 2.09 GiB"));
+  CHECK(has(fraction.err, "activation peak is 2.09 GiB by the log, predicted 4.74 GiB"));
+  CHECK(has(text_of(folder / "o.json"), "is 2.09 GiB by the log"));
   // Tokens that imply a pool larger than the GPU.
   CHECK(has(refusal(folder, "GPU KV cache size: 4,104,320 tokens\n", scenario()), "501.02 GiB"));
   // The fraction of another engine implies other terms.
   CHECK(has(refusal(folder, h100_log(), scenario("", "H100-80GB-SXM", "sglang")),
-            "v.json: /stack: expected one whose memory fraction is of all memory"));
+            "v.json: /stack: expected a stack whose memory fraction is of all memory"));
 }
 
-TEST_CASE("calibrate: tokens and bytes of the pool must be of the scenario's cache") {
+TEST_CASE("calibrate: tokens and bytes of the pool must match the scenario's cache") {
   const fs::path folder = fresh("calibrate-tokens");
   const std::string fp8 = info_log(14.99, 50.10, 820864);
-  CHECK(has(
-      calibrate(folder, fp8, scenario()).err,
-      "the log's 820,864 tokens of the scenario's 131072 B each are 100.20 GiB, its KV cache is "
-      "50.10 GiB: the scenario's model, kv_dtype or gpu_count is not the log's"));
+  CHECK(has(calibrate(folder, fp8, scenario()).err,
+            "the log's 820,864 tokens of the scenario's 131072 B each are 100.20 GiB, its KV cache "
+            "is 50.10 GiB: the scenario's model, kv_dtype or gpu_count differs from the log's"));
   const CalibrateRun fits = calibrate(folder, fp8, scenario(R"(, "kv_dtype": "fp8")"));
   CHECK(fits.err.empty());
   CHECK(fits.document.at("with_overrides").at("tokens") == 820864);
@@ -204,7 +203,7 @@ TEST_CASE("calibrate: tokens and bytes of the pool must be of the scenario's cac
   CHECK(has(two.err, "weights of 14.99 GiB in the log, 7.48 GiB predicted"));
   CHECK(has(two.err, "are 25.05 GiB"));
   CHECK(has(calibrate(folder, h100_log(), scenario(R"(, "engine": {"block_tokens": 128})")).err,
-            "no multiple of the scenario's blocks of 128"));
+            "not a multiple of the scenario's block size 128"));
 }
 
 TEST_CASE("calibrate: without a scenario the missing terms of the pool are named") {

@@ -207,10 +207,10 @@ TEST_CASE("explain: entries that a replay's methods hold and the reason") {
   CHECK(has(by_label.out, "rank 1 of"));
   CHECK(has(complaint({"explain", "out", "kept"}, folder), "5 methods: --point takes"));
   CHECK(has(complaint({"explain", "out", "kept", "-p", "0", "--layer", "99"}, folder),
-            "there is no layer 99"));
+            "contains no layer 99"));
   CHECK(has(complaint({"explain", "out", "peak_hbm_bytes"}, folder), "a replay explains"));
   CHECK(has(complaint({"explain", "out", "bytes_held_final", "-p", "0", "--layer", "1"}, folder),
-            "--layer and --head are of"));
+            "--layer and --head apply to"));
   fs::remove(folder / "out/replay_kept.csv");
   CHECK(has(complaint({"explain", "out", "kept", "-p", "0"}, folder), "replay -o"));
 }
@@ -246,7 +246,7 @@ std::string notes_of(const json& explained) {
   return all;
 }
 
-TEST_CASE("explain: a plan's answer is every byte of its run and the next size fails") {
+TEST_CASE("explain: a plan's answer lists every byte of its run and the next size fails") {
   const std::string model = R"({"model": "llama-3.1-8b", "gpu": "A100-40GB-SXM", )";
   for (const char* stack : {"hf-sdpa", "vllm"}) {
     const fs::path folder = fresh(std::string{"plan_"} + stack);
@@ -420,7 +420,7 @@ TEST_CASE("explain: the tokens of a pool name the groups of layers that share it
   CHECK(out.at("value") <= out.at("high"));
   std::string notes;
   for (const json& note : out.at("notes")) notes += note.get<std::string>() + "\n";
-  CHECK(has(notes, "group of 4 full layers: blocks of 16 tokens, 512 of them a request"));
+  CHECK(has(notes, "group of 4 full layers: blocks of 16 tokens, 512 of them per request"));
   CHECK(has(notes, "group of 3 window layers and 1 empty"));
 }
 

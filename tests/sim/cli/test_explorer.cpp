@@ -94,7 +94,7 @@ TEST_CASE("explorer: the longest context ends at the model's positions if memory
   CHECK(context.at("limited_by") == "positions");
 }
 
-TEST_CASE("a full cache takes more the longer it is, and only runs that fit have speeds") {
+TEST_CASE("a longer full cache takes more memory, and only runs that fit have speeds") {
   ordered_json requested = small("hf-sdpa");
   requested["method"] = "full";  // other methods score in smaller chunks if memory is short
   const ordered_json reach = explore_reach(requested.dump());
@@ -168,7 +168,7 @@ TEST_CASE("explorer: the catalogue offers the values that scenarios accept") {
   }
 }
 
-TEST_CASE("explorer: kvsim explorer writes the page or names the missing part") {
+TEST_CASE("explorer: kvsim explorer writes the page or reports the missing part") {
   const std::filesystem::path folder = test::scratch_folder();
   std::filesystem::remove(folder / "explorer.html");
   const test::Outcome done = test::run_kvsim({"explorer", "-o", "explorer.html"}, folder);
@@ -179,7 +179,7 @@ TEST_CASE("explorer: kvsim explorer writes the page or names the missing part") 
   CHECK(test::run_kvsim({"explorer"}, folder).status == 2);
 }
 
-TEST_CASE("explorer: a build with the core writes one page that fetches nothing") {
+TEST_CASE("explorer: a build with the core writes one page that loads no other file") {
   if (explorer_core().empty()) {
     fmt::print("KVSIM-SKIPPED: this build has no explorer core: KVSIM_EXPLORER is off\n");
     return;

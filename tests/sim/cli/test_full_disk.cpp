@@ -285,7 +285,7 @@ TEST_CASE("a full disk leaves the earlier result and no part of the failed one")
   CHECK(*failures == "");
 }
 
-TEST_CASE("plot replaces its own figures and no file of the user") {
+TEST_CASE("plot replaces only figures that it wrote itself") {
   if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
     fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
     return;
@@ -306,7 +306,7 @@ TEST_CASE("plot replaces its own figures and no file of the user") {
   const auto before = files_of(folder / "out");
   const Outcome refused = run_kvsim(plot, folder);
   CHECK(refused.status == 2);
-  CHECK_MESSAGE(has(refused.err, "is there already, and kvsim did not draw it"), refused.err);
+  CHECK_MESSAGE(has(refused.err, "already exists, and kvsim did not draw it"), refused.err);
   CHECK(files_of(folder / "out") == before);
 }
 

@@ -91,7 +91,7 @@ TEST_CASE("folders, devices and pipes without a writer are refused by every read
   CHECK(left == Words{"folder", "pipe"});
 }
 
-TEST_CASE("entries of a replay that are no regular file are refused") {
+TEST_CASE("entries of a replay that are not regular files are refused") {
   const fs::path folder = fresh("kept-no-file");
   const std::string trace = (kRoot / "traces/samples/books-treasure-512.safetensors").string();
   REQUIRE(
@@ -112,20 +112,20 @@ TEST_CASE("entries of a replay that are no regular file are refused") {
   fs::create_directories(file);
   CHECK(has(complaint(words, folder), "expected a file, got a folder"));
   fs::remove(file);
-  CHECK(has(complaint(words, folder), "entries are listed in the folders of kvsim replay -o"));
+  CHECK(has(complaint(words, folder), "kvsim replay -o lists the entries of methods"));
 }
 
-TEST_CASE("a folder whose list of files is no regular file is foreign") {
+TEST_CASE("a folder whose list of files is not a regular file is not replaced") {
   const fs::path folder = fresh("manifest-no-file");
   write(folder / "s.json", kStatic);
   const Words words{"run", "s.json", "-o", "out"};
   const fs::path manifest = folder / "out/.kvsim-folder";
   fs::create_directories(folder / "out");
   REQUIRE(::mkfifo(manifest.c_str(), 0600) == 0);
-  CHECK(has(complaint(words, folder), "out: holds what kvsim did not write (.kvsim-folder)"));
+  CHECK(has(complaint(words, folder), "out: contains files not written by kvsim (.kvsim-folder)"));
   fs::remove(manifest);
   fs::create_symlink("/dev/zero", manifest);
-  CHECK(has(complaint(words, folder), "out: holds what kvsim did not write (.kvsim-folder)"));
+  CHECK(has(complaint(words, folder), "out: contains files not written by kvsim (.kvsim-folder)"));
   CHECK(fs::is_symlink(manifest));
 }
 
@@ -238,7 +238,7 @@ TEST_CASE("a date is a day of the calendar") {
   CHECK_FALSE(fs::exists(folder / "c"));
 }
 
-TEST_CASE("too few timings to fit are an error and not an empty folder") {
+TEST_CASE("too few timings for a fit are an error and leave no empty folder") {
   const fs::path folder = fresh("few-timings");
   std::string text = "gpu,source,dtype,m,n,k,time_us\n";
   for (int i = 1; i <= 5; ++i) text += fmt::format("A40,x,bf16,{},4096,4096,4\n", i);
@@ -294,11 +294,11 @@ TEST_CASE("a results folder is replaced behind a link to it") {
   write(folder / "foreign/precious", "mine");
   fs::create_directory_symlink("foreign", folder / "foreign-link");
   CHECK(has(complaint({"run", "s.json", "-o", "foreign-link"}, folder),
-            "foreign-link: holds what kvsim did not write (precious)"));
+            "foreign-link: contains files not written by kvsim (precious)"));
   CHECK(text_of(folder / "foreign/precious") == "mine");
 }
 
-TEST_CASE("times that the clock does not hold are refused with their point") {
+TEST_CASE("times beyond the clock are refused with their point") {
   const fs::path folder = fresh("long-times");
   const auto refused = [&](const std::string& keys) {
     write(

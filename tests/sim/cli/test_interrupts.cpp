@@ -127,7 +127,9 @@ TEST_CASE("an interrupted replay of a scenario keeps its points and says that it
   const auto cut = cut_in_the_middle(folder, {"run", "s.json", "-o", "r", "-j", "1"},
                                      "r/result.json", "1 replay is missing");
   if (!cut) return;
-  CHECK(has(cut->err, "1 replay is missing; r holds the others; all of it: kvsim run s.json -o r"));
+  CHECK(
+      has(cut->err,
+          "1 replay is missing; r holds the others; to compute everything: kvsim run s.json -o r"));
   const json result = json::parse(text_of(folder / "r/result.json"));
   CHECK(result.at("points").size() == 2);
   CHECK_FALSE(result.contains("replay"));
@@ -146,7 +148,8 @@ TEST_CASE("an interrupted plan keeps finished answers and says how many are miss
   const auto cut =
       cut_in_the_middle(folder, {"plan", "s.json", "-o", "r", "-j", "1"}, "r/plan.json");
   if (!cut) return;
-  CHECK(has(cut->err, "candidates are missing; all of them: kvsim plan s.json -o r -j 1"));
+  CHECK(
+      has(cut->err, "candidates are missing; to compute everything: kvsim plan s.json -o r -j 1"));
   const json plan = json::parse(text_of(folder / "r/plan.json"));
   std::size_t answered = 0, missing = 0;
   for (const json& group : plan.at("answers")) {
@@ -195,7 +198,7 @@ TEST_CASE("an interrupted replay keeps finished traces and names the missing one
                     "--no-figures"};
   const auto cut = cut_in_the_middle(folder, words, "r/small/result.json");
   if (!cut) return;
-  CHECK(has(cut->err, "1 of 2 traces is missing; all of them: kvsim replay -t small"));
+  CHECK(has(cut->err, "1 of 2 traces is missing; to compute everything: kvsim replay -t small"));
   CHECK_FALSE(fs::exists(folder / "r/large"));
   CHECK_FALSE(fs::exists(folder / "r/aggregate"));
   // The output equals that of an uninterrupted run over it.
@@ -219,7 +222,7 @@ TEST_CASE("an interrupted sweep of replays keeps the finished traces") {
   words.insert(words.end(), tail.begin(), tail.end());
   const auto cut = cut_in_the_middle(folder, words, "r/result.json");
   if (!cut) return;
-  CHECK(has(cut->err, "1 of 2 traces is missing; all of them: kvsim sweep -t small"));
+  CHECK(has(cut->err, "1 of 2 traces is missing; to compute everything: kvsim sweep -t small"));
   const json result = json::parse(text_of(folder / "r/result.json"));
   CHECK(result.at("points").size() == 3);
   REQUIRE(result.at("notes").size() >= 1);
@@ -262,7 +265,7 @@ TEST_CASE("an interrupted validation or calibration leaves nothing and repeats t
     const Outcome cut = test::interrupt_kvsim(words, folder, SIGINT);
     INFO(cut.err);
     CHECK(cut.status == 130);
-    std::string again = "results are written whole or not at all; again: kvsim";
+    std::string again = "results are written completely or not at all; to repeat: kvsim";
     for (const std::string& word : words) again += " " + word;
     CHECK(has(cut.err, again + "\n"));
     CHECK_FALSE(fs::exists(folder / "r"));

@@ -130,7 +130,7 @@ TEST_CASE("plans of static batches print the cost of their answers") {
   CHECK_FALSE(has(without.out, "Cost"));
 }
 
-TEST_CASE("a name of a quantized checkpoint implies its weights, and dtype wins") {
+TEST_CASE("a name of a quantized checkpoint implies its weights, and dtype takes precedence") {
   const fs::path folder = fresh("checkpoint");
   const auto weights = [&](const Words& more) {
     const Outcome outcome = run_kvsim(
@@ -156,7 +156,7 @@ TEST_CASE("a name of a quantized checkpoint implies its weights, and dtype wins"
             "- weights of qwen3-30b-a3b-fp8: fp8_e4m3: fp8-block, the rest bf16; as published"));
 }
 
-TEST_CASE("the printed scenario gives results that are equal to the byte") {
+TEST_CASE("the printed scenario gives identical results") {
   for (const auto& [command, options] :
        {std::pair<std::string, Words>{"plan", kService + Words{"--price", "2.5"}},
         {"run", kService},
@@ -401,7 +401,7 @@ TEST_CASE("names may be typed in any case, with other separators") {
   CHECK(has(run_kvsim({"show", "gpu", "a100"}, folder).err, "taken as A100-80GB-SXM"));
 }
 
-TEST_CASE("show stack names what each rule of an engine's defaults sets") {
+TEST_CASE("show stack lists the settings of each rule of an engine's defaults") {
   const fs::path folder = fresh("stack-rules");
   for (const char* stack : {"vllm", "sglang", "trtllm"}) {
     INFO(stack);
@@ -515,10 +515,10 @@ TEST_CASE("meaningless combinations are refused with their options") {
        {Words{"--ttft", "2s"}, Words{"--tpot", "50ms"}, Words{"--request-latency", "9s"},
         Words{"--percentile", "95"}, Words{"--pp", "2"}, Words{"--enable-prefix-caching"},
         Words{"--num-prompts", "9"}, Words{"--max-gpus", "8"}, Words{"--dp", "2"}}) {
-    CHECK(plan(option).starts_with(option.front() + ": is of a service, and there is no load"));
+    CHECK(plan(option).starts_with(option.front() + ": applies to services, but there is no load"));
   }
   CHECK(plan({"--rate", "5", "--ttft", "2s", "--batch-size", "8"})
-            .starts_with("--batch-size: is of a static batch, and --rate makes a service"));
+            .starts_with("--batch-size: applies to static batches, but --rate makes a service"));
   CHECK(plan({"--rate", "5"}).starts_with("--rate: a plan of a service needs a bound"));
   CHECK(plan({"--dtype", "bf16", "--quantization", "fp8"}) ==
         "--dtype and --quantization both set the format of the weights; expected one of them");
@@ -535,7 +535,7 @@ TEST_CASE("meaningless combinations are refused with their options") {
         "/plan/confidence=VALUE changes the file's key");
 }
 
-TEST_CASE("words of other tools and incomplete commands are answered with a hint") {
+TEST_CASE("words of other tools and incomplete commands are refused with a hint") {
   const fs::path folder = fresh("other-words");
   CHECK(
       has(refusal({"serve"}, folder), "type `kvsim run --model llama-3.1-8b --gpu h100 --rate 2`"));
@@ -597,7 +597,7 @@ TEST_CASE("lists are filtered by a part of names") {
   CHECK(has(refusal({"list", "devices", "x"}, folder), "list devices: expected no part"));
 }
 
-TEST_CASE("help groups the options and names other spellings") {
+TEST_CASE("help groups the options and lists other spellings") {
   const fs::path folder = fresh("grouped-help");
   for (const char* command : {"run", "plan"}) {
     const std::string help = run_kvsim({"help", command}, folder).out;

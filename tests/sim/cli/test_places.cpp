@@ -43,7 +43,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-TEST_CASE("a link that leads only to itself is reported with its reason by every reader") {
+TEST_CASE("a link that points to itself is reported with its reason by every reader") {
   const fs::path folder = fresh("loop");
   fs::create_symlink("loop", folder / "loop");
   const std::string reason = "Too many levels of symbolic links";
@@ -80,7 +80,7 @@ TEST_CASE("calibrate: its folder is checked before the fit and changes atomicall
   const fs::path folder = fresh("calibrations");
   test::write(folder / "file", "mine");
   CHECK(has(complaint({"calibrate", "--measured", kTimings, "-o", "file"}, folder),
-            "file: cannot be written: it is there already and is no folder"));
+            "file: cannot be written: it exists and is not a folder"));
   CHECK(text_of(folder / "file") == "mine");
   const Words fit{"calibrate", "--measured", kTimings, "-o", "new/deep", "--date", "2026-01-01"};
   CHECK(run_kvsim(fit, folder).status == 0);

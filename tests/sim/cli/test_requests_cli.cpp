@@ -159,7 +159,7 @@ TEST_CASE("run, plan and sweep take --skip-bad for the scenario's key") {
   CHECK(has(complaint({"run", "s.json", "--json", "--skip-bad", "0"}), "bad.csv:3: prompt_tokens"));
   const auto ran = points({"run", "s.json", "--json", "--skip-bad", "1"});
   CHECK(ran.at(0).at("requests") == 2);
-  CHECK(has(ran.at(0).at("notes").dump(), "1 bad records were passed over"));
+  CHECK(has(ran.at(0).at("notes").dump(), "1 bad records were skipped"));
   CHECK(ran == points({"run", "s.json", "--json", "--set", "/requests/skip_bad=1"}));
   // The option is applied after --set, overrides it, and applies to every file of a list.
   CHECK(ran ==
@@ -188,7 +188,7 @@ TEST_CASE("run, plan and sweep take --skip-bad for the scenario's key") {
             "got options, which has none"));
   CHECK(has(complaint({"run", "s.json", "--skip-bad", "-1"}), "--skip-bad"));
   CHECK(has(complaint({"sweep", "--trace", "t.safetensors", "--skip-bad", "1"}),
-            "sweep: --skip-bad is of scenarios"));
+            "sweep: --skip-bad applies to scenarios"));
   CHECK(has(run_kvsim({"help", "run"}, folder).out, "--skip-bad N"));
 }
 
@@ -257,7 +257,7 @@ TEST_CASE("trace convert: names given twice are refused, and a cut prompt is not
   const Outcome cut = run_kvsim({"trace", "convert", trace, "x", "--tokens", "500"}, folder);
   CHECK(cut.status == 0);
   CHECK(
-      has(cut.err, "kvsim: note: the prompt of 829 tokens is cut to 499, with 1 token behind it"));
+      has(cut.err, "kvsim: note: the prompt of 829 tokens is cut to 499, with 1 token left to decode"));
   CHECK(run_kvsim({"trace", "convert", trace, "x", "--tokens", "500", "-q"}, folder).err.empty());
 }
 
@@ -289,10 +289,10 @@ TEST_CASE("quality: groups, predictions and the answer, in text and JSON") {
   CHECK(has(unused.out, "a source without a name; m"));
   std::ofstream{folder / "zero.csv"} << "model,task,method,score,score_full\nm,t,a,1,0\n";
   CHECK(has(run_kvsim({"quality", "zero.csv"}, folder).out,
-            "nothing is known: no row has a full score above 0"));
+            "largest saving: unknown: no row has a full score above 0"));
   std::ofstream{folder / "full.csv"} << "model,task,method,score,score_full\nm,t,full,1,1\n";
   CHECK(has(run_kvsim({"quality", "full.csv"}, folder).out,
-            "nothing is known: all rows are of full caches"));
+            "largest saving: unknown: all rows are of full caches"));
   // Counting a file twice would narrow the errors by sqrt(2).
   fs::create_symlink(partly, folder / "linked.csv");
   for (const std::string again : {"partly.csv", "./partly.csv", "linked.csv"}) {

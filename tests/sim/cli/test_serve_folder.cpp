@@ -43,7 +43,7 @@ constexpr std::string_view kPaged = R"(, "stack": "vllm", "host_memory": "16 GiB
 constexpr std::string_view kStatic = R"(, "stack": "hf-sdpa", "method": ["full", "streaming-llm"],
     "scheduler": {"name": "static", "batch": 4})";
 
-TEST_CASE("every scheduler's results folder has the same bytes again on one thread or two") {
+TEST_CASE("every scheduler's results folder has the same bytes on one thread or two") {
   for (const std::string_view stack : {kPaged, kStatic}) {
     INFO(std::string{stack});
     const fs::path folder = fresh("serve-bytes");

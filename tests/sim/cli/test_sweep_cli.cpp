@@ -131,11 +131,11 @@ TEST_CASE("points of another sweep or version are refused and unfinished ones no
   leave_behind(folder / "out", points, two_lines);
   const Outcome again = run_kvsim(sweep_words("out"), folder);
   CHECK(again.status == 2);
-  CHECK(has(again.err, "out: holds 1 of 6 points of a sweep that was not finished; --resume"));
+  CHECK(has(again.err, "out: contains 1 of 6 points of an unfinished sweep; --resume"));
   const Outcome other =
       run_kvsim(sweep_words("out", {"--resume", "--set", "/output_tokens=21"}), folder);
   CHECK(other.status == 2);
-  CHECK(has(other.err, "is of another sweep: /output_tokens: 20 there, 21 here"));
+  CHECK(has(other.err, "belongs to another sweep: /output_tokens: 20 there, 21 here"));
   const Outcome version = [&] {
     const std::string header = points.substr(0, points.find('\n'));
     std::string object = "{" + header.substr(26);
@@ -144,7 +144,7 @@ TEST_CASE("points of another sweep or version are refused and unfinished ones no
     return run_kvsim(sweep_words("out", {"--resume"}), folder);
   }();
   CHECK(version.status == 2);
-  CHECK(has(version.err, "was begun by kvsim 9"));
+  CHECK(has(version.err, "was started by kvsim 9"));
   CHECK_FALSE(fs::exists(folder / "out/sweep.json"));
 }
 
@@ -164,14 +164,15 @@ TEST_CASE("bad input is refused in one line before anything is written") {
   refused({"sweep", "s.json", "t.json", "--vary", "/batch=1,2"}, "unexpected \"t.json\"");
   refused({"sweep", "none.json", "--vary", "/batch=1,2"}, "none.json");
   refused({"sweep", "s.json", "--vary", "/gpu=A40,XX"}, "(with /gpu = \"XX\"): /gpu: unknown GPU");
-  refused({"sweep", "s.json", "--vary", "/batch=1,2", "--trace", "t"}, "--trace is of replays");
+  refused({"sweep", "s.json", "--vary", "/batch=1,2", "--trace", "t"},
+          "--trace applies to replays");
   refused({"sweep", "s.json", "--vary", "/batch=1,2", "--samples", "0"}, "--samples: expected");
   refused({"sweep", "s.json", "--vary", "/batch=1,2", "--json", "--resume"},
           "--resume needs the results folder");
   refused({"sweep", "--trace", "t", "-m", "h2o", "--vary", "window=1", "--resume"},
-          "--resume is of scenarios");
+          "--resume applies to scenarios");
   refused({"run", "s.json", "s.json", "--set", R"(/sweep={"axes":[]})"},
-          "s.json: has a sweep, and must be run on its own");
+          "s.json: has a sweep and must be run separately");
 }
 
 TEST_CASE("a plan next to a sweep is refused by run and sweep, in the file or by --set") {
@@ -298,7 +299,7 @@ TEST_CASE("interrupted or killed, a sweep says how to resume and resumes to the 
     const Outcome cut = interrupted(folder, long_words(out), folder / out / "points.jsonl",
                                     [&](pid_t child) { return ::kill(child, signal) == 0; });
     CHECK(cut.status == 128 + signal);
-    if (signal == SIGINT) CHECK(has(cut.err, "the same command with --resume goes on"));
+    if (signal == SIGINT) CHECK(has(cut.err, "the same command with --resume continues"));
     CHECK_FALSE(fs::exists(folder / out / "sweep.json"));
     const Outcome resumed = run_kvsim(long_words(out, {"--resume"}), folder);
     REQUIRE_MESSAGE(resumed.status == 0, resumed.err);

@@ -185,7 +185,7 @@ TEST_CASE("options are keys of a scenario: the printed one gives the same answer
   }
 }
 
-TEST_CASE("errors in options are answered with the option or the key") {
+TEST_CASE("errors in options name the option or the key") {
   const fs::path folder = fresh("option-slips");
   const auto with = [](Words more) {
     Words words{"plan", "--model", "llama-3.1-8b", "--gpu", "h100-80gb-sxm"};
@@ -248,7 +248,7 @@ TEST_CASE("compare shows values in the unit of their metric") {
   CHECK_FALSE(has(line("output_tok_s"), " s "));
 }
 
-TEST_CASE("compare finds changes and nothing between a result and itself") {
+TEST_CASE("compare finds changes but none between a result and itself") {
   const fs::path folder = fresh("compare");
   write(folder / "s.json", kOom);
   for (const auto& [out, set] : {std::pair{"a", "/seed=1"}, {"b", "/output_tokens=101"}}) {
@@ -308,8 +308,8 @@ TEST_CASE("compare reports errors in its input") {
             "broken.json: not valid JSON: line 1"));
   CHECK(has(complaint({"compare", "run.json", "other.json"}, folder), "kvsim.scenario-sweep/1"));
   CHECK(has(complaint({"compare", "run.json", "bare.json"}, folder), "bare.json"));
-  CHECK(has(complaint({"compare", "run.json", "replay.json"}, folder), "results of one kind"));
-  CHECK(has(complaint({"compare", "run.json", "."}, folder), "no results folder"));
+  CHECK(has(complaint({"compare", "run.json", "replay.json"}, folder), "results of the same kind"));
+  CHECK(has(complaint({"compare", "run.json", "."}, folder), "not a results folder"));
 }
 
 /// Whether a colour or weight is set. Erasing a progress line of a slow run sets neither.
@@ -322,7 +322,7 @@ bool has_colour(const std::string& text) {
   return false;
 }
 
-TEST_CASE("colour and sparklines appear only on a terminal and never under NO_COLOR") {
+TEST_CASE("colour and sparklines appear only on a terminal and never with NO_COLOR") {
   if (!has_terminals()) {
     fmt::print("KVSIM-SKIPPED: no pseudo-terminal here\n");
     return;
@@ -354,7 +354,7 @@ TEST_CASE("colour and sparklines appear only on a terminal and never under NO_CO
   CHECK(has(complaint({"list", "gpus", "--color", "red"}, folder), "auto, always or never"));
 }
 
-TEST_CASE("no help is wider than 80 columns and a group of commands has one") {
+TEST_CASE("no help is wider than 80 columns and a group of commands has help") {
   const fs::path folder = fresh("help");
   std::istringstream general{run_kvsim({"help"}, folder).out};
   std::vector<Words> requested{{"help"}, {"list", "calibrations"}, {"list", "methods"}};
@@ -456,7 +456,7 @@ TEST_CASE("plot draws a result again, in other formats and for a page") {
   CHECK(has(complaint({"plot", "a", "-o", "x", "--formats", "gif"}, folder), "--formats"));
   CHECK(has(complaint({"plot", "a", "-o", "x", "--figure", "memory_vs_lenght"}, folder),
             "did you mean \"memory_vs_length\"?"));
-  CHECK(has(complaint({"plot", ".", "-o", "x"}, folder), "no results folder"));
+  CHECK(has(complaint({"plot", ".", "-o", "x"}, folder), "not a results folder"));
   CHECK(has(complaint({"plot", "a"}, folder), "-o DIR"));
 }
 
@@ -683,7 +683,7 @@ TEST_CASE("a model given by file: a folder, a typing error, a name that only loo
     CHECK(has(slip, (folder / "models/llama-2-7b/confg.json").string()));
     CHECK(has(slip, "the catalogue has llama-2-7b"));
     CHECK(has(said("./nowhere"), "kvsim list models"));
-    CHECK(has(said("empty"), "empty: this folder holds no config.json"));
+    CHECK(has(said("empty"), "empty: this folder contains no config.json"));
     // Hub ids have one slash: they are names.
     CHECK(has(said("meta-llama/Lama-9"), "unknown model \"meta-llama/Lama-9\""));
   }

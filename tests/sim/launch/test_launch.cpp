@@ -112,7 +112,7 @@ TEST_CASE("every printed flag is in the lists of arguments of that version") {
   }
 }
 
-TEST_CASE("the flags say what the simulation assumed") {
+TEST_CASE("the flags state the assumptions of the simulation") {
   const LaunchRole role = launch_from(service("vllm@0.30")).roles.front();
   CHECK(role.words[2] == "meta-llama/Llama-3.1-8B");
   CHECK(value_of(role, "--max-num-seqs") == "1024");  // an H100 has 80 GB
@@ -190,7 +190,8 @@ TEST_CASE("weights' formats, speculation, experts and split roles have their fla
   CHECK(groups.replicas == 2);
   grouped["engine"]["expert_parallel"] = 4;
   grouped["cluster"] = {{"replicas", 3}};  // not a multiple of two
-  CHECK(refusal(grouped).find("SGLang takes as many as tensor parallelism") != std::string::npos);
+  CHECK(refusal(grouped).find("SGLang requires the number of tensor-parallel GPUs") !=
+        std::string::npos);
 
   json padded = service("vllm@0.19");
   padded["engine"] = {{"graph_padding", true}};
@@ -238,7 +239,7 @@ TEST_CASE("an engine that loads no vision encoder has the flag of its version") 
   CHECK(value_of(launch_from(text).roles.front(), "--limit-mm-per-prompt") == "absent");
 }
 
-TEST_CASE("the format of recurrent states has each engine's own name") {
+TEST_CASE("the format of recurrent states has the name used by each engine") {
   json text = service("vllm@0.11");
   text["model"] = "nemotron-nano-9b-v2";
   text["engine"] = {{"state_dtype", "fp32"}};
@@ -273,7 +274,7 @@ TEST_CASE("TensorRT-LLM's options without a flag are in its file") {
         "cuda_graph_config: null\n");
 }
 
-TEST_CASE("a method is a flag of the engine that has it, and refused elsewhere") {
+TEST_CASE("a method is a flag of the engine that supports it, and refused for others") {
   const std::map<std::string, std::string> software{
       {"vllm", "vllm"}, {"sglang", "sglang"}, {"trtllm", "trtllm"}};
   std::size_t printed = 0, refused = 0;
@@ -313,7 +314,7 @@ TEST_CASE("a method is a flag of the engine that has it, and refused elsewhere")
   CHECK(refused > 50);
 }
 
-TEST_CASE("what an engine or a version does not have is refused with the reason") {
+TEST_CASE("features that an engine or a version does not have are refused with the reason") {
   json ideal = service("vllm");
   ideal["stack"] = "hf-sdpa";
   ideal.erase("kind");
@@ -321,7 +322,7 @@ TEST_CASE("what an engine or a version does not have is refused with the reason"
   ideal["prompt_tokens"] = 100;
   ideal["output_tokens"] = 10;
   CHECK(refusal(ideal) ==
-        "launch command: stack \"hf-sdpa\" is no server whose arguments are known; expected one of "
+        "launch command: stack \"hf-sdpa\" is not a server with known arguments; expected one of "
         "vllm, sglang, trtllm");
   json old = service("trtllm@0.12");
   CHECK(refusal(old) ==
@@ -344,7 +345,7 @@ TEST_CASE("what an engine or a version does not have is refused with the reason"
   CHECK(refusal(order).find("has no such order") != std::string::npos);
 }
 
-TEST_CASE("YAML is what other readers read back") {
+TEST_CASE("the YAML is read identically by other parsers") {
   CHECK(
       yaml_text({{"a", 1}, {"b", {{"c", "x y"}, {"d", nullptr}}}, {"e", ordered_json::array()}}) ==
       "a: 1\nb:\n  c: \"x y\"\n  d: null\ne: []\n");

@@ -86,7 +86,7 @@ TEST_CASE("evicting nine tenths of a layer's entries head by head may free nothi
   CHECK(under(per_head, CompactionPolicy::kSlack).bytes_moved == 0_B);
 }
 
-TEST_CASE("ragged heads: across heads the longest decides and the fullest blocks stay") {
+TEST_CASE("ragged heads: across heads the longest decides and the fullest blocks remain") {
   // Blocks of 2, 6 entries: head 0 keeps {0, 2, 3, 5}, head 1 {2}. Blocks hold 1, 3, 1 entries.
   const std::vector<PagedLayer> layers{
       {.written = 6, .kept = {{0, 2, 3, 5}, {2}}, .row_bytes = 1, .evicted_by_steps = 5}};
@@ -150,7 +150,7 @@ TEST_CASE("laws of paged caches: conservation, bounds, one entry per block waste
   }
 }
 
-TEST_CASE("invalid positions are a broken contract") {
+TEST_CASE("invalid positions are a contract violation") {
   const auto report = [](std::vector<std::int32_t> kept, std::int64_t size) {
     const std::vector<PagedLayer> layers{{.written = 4, .kept = {std::move(kept)}, .row_bytes = 1}};
     return paged_report(layers, size, BlockLayout::kPerHead);

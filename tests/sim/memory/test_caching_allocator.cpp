@@ -207,7 +207,7 @@ TEST_CASE("max_split_size keeps large blocks whole and for large requests") {
   CHECK(b.allocator.stats().retries == 0);
 }
 
-TEST_CASE("blocks belong to the stream that they were made for") {
+TEST_CASE("blocks belong to the stream that they were allocated for") {
   Bench b;
   b.allocator.free(b.get(30_MiB, 0));
   (void)b.get(30_MiB, 1);
@@ -298,7 +298,7 @@ TEST_CASE("invalid settings are refused with their place") {
   };
   CHECK(said("") == "taken");
   CHECK(said("backend:native,expandable_segments:False,max_split_size_mb:20") == "taken");
-  CHECK(said("max_split_size_mb:19").find("column 19: expected a number of MiB from 20 on") !=
+  CHECK(said("max_split_size_mb:19").find("column 19: expected a number of MiB of at least 20") !=
         std::string::npos);
   CHECK(said("max_split_size_mb:1e3").find("got \"1e3\"") != std::string::npos);
   CHECK(said("expandable_segment:True").find("did you mean \"expandable_segments\"") !=
@@ -314,7 +314,7 @@ TEST_CASE("invalid settings are refused with their place") {
   CHECK(said("backend:cudaMallocAsync").find("native") != std::string::npos);
 }
 
-TEST_CASE("misuse is a broken contract") {
+TEST_CASE("misuse is a contract violation") {
   Bench b;
   CHECK_THROWS_AS((void)b.allocator.malloc(0_B, b.owner), ContractError);
   const BlockId id = b.get(1_MiB);
@@ -329,7 +329,7 @@ struct Fuzz {
   const char* conf;
 };
 
-TEST_CASE("any sequence: the laws hold and a slow reference gives the same") {
+TEST_CASE("any sequence: the laws hold and a slow reference gives the same result") {
   for (const Fuzz& fuzz :
        {Fuzz{"plain", ""}, Fuzz{"split limit", "max_split_size_mb:24"},
         Fuzz{"expandable", "expandable_segments:True"},

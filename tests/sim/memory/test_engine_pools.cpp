@@ -31,7 +31,7 @@ Llm layers(std::int32_t full, std::int32_t windows, std::int32_t states) {
   return llm;
 }
 
-TEST_CASE("SGLang: windows have 0.8 tokens for each of the full layers") {
+TEST_CASE("SGLang: windows have 0.8 tokens per token of the full layers") {
   // 2 * 256 + 0.8 * 6 * 256 = 1,740.8 B per token of the full layers.
   const EnginePools p = sglang_pools(layers(2, 6, 0), {}, Bytes{17'408'900});
   REQUIRE(p.pools.size() == 2);
@@ -83,7 +83,7 @@ TEST_CASE("SGLang: states get 0.9 to 1, and running requests own several") {
   CHECK(p.pools[0].bytes() + p.pools[1].bytes() <= memory);
 }
 
-TEST_CASE("TensorRT-LLM: memory is shared out by window times bytes") {
+TEST_CASE("TensorRT-LLM: memory is divided in proportion to window times bytes") {
   // For 1,000 tokens, full layers hold 1,000 (512 B each), windows 100 (1,536 B): 512,000 to
   // 153,600.
   const TrtllmPoolSettings settings{.max_num_seqs = 8, .max_model_len = 1000, .block_tokens = 10};

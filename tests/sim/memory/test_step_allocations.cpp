@@ -143,7 +143,7 @@ TEST_CASE("a run that fits by its bytes may fail because of fragmentation") {
   CHECK(tight.allocator->end.retries > 0);
 }
 
-TEST_CASE("without memory the run ends at once and says where") {
+TEST_CASE("without memory the run ends immediately and reports where") {
   Case c{.output = 5};
   c.gpu.hbm_usable = 5_GiB;
   const StaticResult load = run_static(c.spec());
@@ -166,7 +166,7 @@ TEST_CASE("without memory the run ends at once and says where") {
   CHECK(decode.allocator->oom->tokens == 500 + decode.allocator->oom->step);
 }
 
-TEST_CASE("the same run allocates the same") {
+TEST_CASE("the same run makes the same allocations") {
   const Case c{.batch = 3, .prompt = 300, .output = 50};
   const AllocationReport a = run_static(c.spec()).allocator.value();
   const AllocationReport b = run_static(c.spec()).allocator.value();

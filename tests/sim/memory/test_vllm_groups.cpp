@@ -54,7 +54,7 @@ Llm hybrid(std::int32_t full, std::int32_t kv_heads, std::int32_t value_heads) {
 }
 Bytes gib(double n) { return Bytes{static_cast<std::int64_t>(n * 1024 * 1024 * 1024)}; }
 
-TEST_CASE("attention blocks are as large as a recurrent state") {
+TEST_CASE("attention blocks have the size of a recurrent state") {
   // 48 states of 128 x 128 in fp32 and 3 columns of 10,240 channels: 3,207,168 B. A full layer uses
   // 4,096 B per token in bf16: 783 tokens, rounded up to 784, a multiple of 16. In fp8: 1,566,
   // 1,568.

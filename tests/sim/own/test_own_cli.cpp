@@ -119,7 +119,7 @@ TEST_CASE("own cli: scenarios find files next to them, in replays, runs and serv
   CHECK(has(missing.err, "deep/run.json: /method: method \"deep.py:Recent\": no such file: deep/"));
 }
 
-TEST_CASE("own cli: plans by options, and the scenario that they are") {
+TEST_CASE("own cli: plans from options, and their printed scenario") {
   const fs::path folder = fresh("own_plans");
   const Words plan{"plan",
                    "--model",
@@ -140,7 +140,7 @@ TEST_CASE("own cli: plans by options, and the scenario that they are") {
   as_json.emplace_back("--json");
   const json result = document(as_json, folder);
   CHECK(has(result.dump(), "value-norm"));
-  CHECK(has(result.dump(), "only reads are counted: 0 x keys, 1 x values"));
+  CHECK(has(result.dump(), "only reads of its scores are counted: 0 x keys, 1 x values"));
   Words print = plan;
   print.emplace_back("--print-scenario");
   const Outcome printed = run(print, folder);

@@ -71,9 +71,10 @@ TEST_CASE("own library: the example keeps the first tokens and those with the la
   CHECK(has(result.methods[0].notes.front(), "0 x keys, 1 x values, 0 x queries"));
 }
 
-TEST_CASE("own library: what breaks the interface is reported") {
+TEST_CASE("own library: violations of the interface are reported") {
   CHECK(complaint("own_abi.so") == "own_abi.so: kvsim_method_abi(): expected 1, got 7");
-  CHECK(complaint("own_clash.so") == "own method \"snapkv\": kvsim has a method of that name");
+  CHECK(complaint("own_clash.so") ==
+        "own method \"snapkv\": kvsim already has a method with this name");
   CHECK(has(complaint("own_no_name.so"), "expected the function kvsim_method_name"));
   CHECK(has(complaint("own_no_score.so"), "expected the function kvsim_method_score"));
   CHECK(complaint("own_not_finite.so") ==

@@ -57,7 +57,7 @@ std::string complaint(const std::string& kind, const Params& params = {}) {
   return "no complaint";
 }
 
-TEST_CASE("own python: the scores of knorm and keydiff keep what knorm and keydiff keep") {
+TEST_CASE("own python: the scores of knorm and keydiff keep the entries of the built-in methods") {
   const ReplayResult result = replay_of({{"knorm", {}, kFifth},
                                          {own("Knorm"), {}, kFifth},
                                          {"keydiff", {}, kFifth},
@@ -109,7 +109,8 @@ TEST_CASE("own python: hidden states are the layer's input, for all tokens of th
   CHECK(result.methods[0].kept[2][0].front().front() == best);
 }
 
-TEST_CASE("own python: parameters reach the constructor, and the ratio that a budget is") {
+TEST_CASE(
+    "own python: the constructor gets parameters, and the ratio that corresponds to a budget") {
   const std::string name = own("Recent");
   const ReplayResult result =
       replay_of({{name, {}, Budget{.entries = 20}},
@@ -156,14 +157,14 @@ TEST_CASE("own python: results do not depend on threads or on memory, and seeds 
   CHECK(one.methods[0].kept[0][0] != one.methods[0].kept[1][0]);
 }
 
-TEST_CASE("own python: what it prints is no result, and its passes are its cost") {
+TEST_CASE("own python: printed text is not part of the result, and passes determine the cost") {
   const std::string prints = own("Prints");
   CHECK(find_own_preset(prints)->info.cost_class ==
-        "time and memory of its scores are not counted (no kernel of it is known)");
+        "time and memory of its scores are not counted (its kernels are not known)");
   CHECK(replay_of({{prints, {}, kFifth}}).methods.size() == 1);
   const std::string note = *own_method_note(own("Knorm") + "+int8");
   CHECK(has(note, "scored by the user's Python file scorers.py (FNV-1a "));
-  CHECK(has(note, "only reads are counted: 1 x keys, 0 x values, 0 x queries"));
+  CHECK(has(note, "only reads of its scores are counted: 1 x keys, 0 x values, 0 x queries"));
   CHECK_FALSE(own_method_note("knorm+int8"));
   // 100 tokens of 2 KV heads with 64 fp16 elements: 25,600 bytes of keys in each layer.
   const MethodContext site{.recorded = Dtype::kFp16,
@@ -195,7 +196,7 @@ TEST_CASE("own python: failures of a class are reported with their place") {
             at + "Dies\": its Python process ended without a reply (exit status 7)"));
 }
 
-TEST_CASE("own python: a class that breaks the interface is refused before anything runs") {
+TEST_CASE("own python: a class that violates the interface is refused before any run") {
   CHECK(has(complaint("Missing"), "expected a class Missing, got Knorm, KeyDiff, Recent"));
   CHECK(has(complaint("NotAClass"), "NotAClass: expected a class, got a int"));
   CHECK(has(complaint("NoScore"), "NoScore: expected a method score(), got none"));
@@ -231,7 +232,8 @@ TEST_CASE("own python: files and interpreters that are missing are reported") {
   test::write(folder / "other/same.py", text);
   CHECK(refused("same.py:A", folder) == "same.py:A");
   CHECK(refused("same.py:A", folder) == "same.py:A");
-  CHECK(has(refused("same.py:A", folder / "other"), "another file has a method of that name"));
+  CHECK(has(refused("same.py:A", folder / "other"),
+            "another file already has a method with this name"));
   test::write(folder / "same.py", text + "\n");
   CHECK(has(refused("same.py:A", folder), "has changed since it was loaded"));
   test::write(folder / "third.py", text);

@@ -227,7 +227,7 @@ TEST_CASE("I2: a budget of all tokens makes every method without rounding exact"
   });
 }
 
-TEST_CASE("no method retains more than the best choice of equal size made at each step") {
+TEST_CASE("no method retains more than the best choice of equal size at each step") {
   on_traces([](const Trace& trace) {
     for (const double budget : {0.1, 0.5}) {
       const auto specs = able(trace.info(), Budget{budget, 0});

@@ -148,7 +148,7 @@ TEST_CASE("blocks of steps keep the entries of single steps and have their outpu
   }
 }
 
-TEST_CASE("a limit of memory reads KV heads in turn and changes no digit") {
+TEST_CASE("a memory limit processes KV heads one after another and changes no digit") {
   const Trace trace = Trace::open(long_enough(6, 2, false));
   const TraceInfo& info = trace.info();
   const std::int64_t head = info.tokens * info.head_dim * (3 + 2) * 4;  // vectors of a KV head

@@ -185,7 +185,7 @@ void check_logits(const Checkpoint& model) {
   CHECK(full.budget_reached == 1);
 }
 
-TEST_CASE("the decoder's logits equal those of plain sums, and a loop with the full cache too") {
+TEST_CASE("the decoder's logits equal those of plain sums, also in a loop with the full cache") {
   const std::vector<test::RandomModel> models{
       {},
       {.type = "llama", .keys = R"("attention_bias": true, "mlp_bias": true)", .head_norms = false},
@@ -197,7 +197,7 @@ TEST_CASE("the decoder's logits equal those of plain sums, and a loop with the f
   }
 }
 
-TEST_CASE("methods that keep everything change nothing, threads neither, and less budget drifts") {
+TEST_CASE("methods that keep everything and threads change nothing, and smaller budgets drift") {
   const Checkpoint model = read_checkpoint(random_model("laws"), Bytes{1 << 30});
   const std::vector<LoopPrompt> prompts = random_prompts(4, 120, 4);
   const auto with = [](const char* name, double fraction) {
@@ -225,7 +225,7 @@ TEST_CASE("methods that keep everything change nothing, threads neither, and les
   }
 }
 
-TEST_CASE("the shipped model answers from far back, and loses more with less able methods") {
+TEST_CASE("the shipped model answers from distant tokens, and loses more with weaker methods") {
   const fs::path sources{KVSIM_SOURCE_DIR};
   const fs::path file = fresh("shipped-model") / "tasks.jsonl";
   const std::string draw =
@@ -389,7 +389,7 @@ TEST_CASE("methods that weigh values by the output projection get the model's") 
   CHECK(moved.methods[1].answer_error_mean != result.methods[1].answer_error_mean);
 }
 
-TEST_CASE("methods without what a loop can give are listed, and an unknown one is refused") {
+TEST_CASE("methods that need data missing from a loop are listed, and an unknown one is refused") {
   const Checkpoint model = read_checkpoint(random_model("skipped"), Bytes{1 << 30});
   const std::vector<LoopPrompt> prompts = random_prompts(1, 60, 2);
   const Budget half{.fraction = 0.5, .entries = 0};

@@ -81,7 +81,7 @@ TEST_CASE("marks: the answer's error is a mean of its steps and segments add up"
   CHECK_FALSE(run_replay_job(kSample, kMethods, {}).result.methods[0].answer_error_mean);
 }
 
-TEST_CASE("marks: queries that predict an answer count by what they give to one token") {
+TEST_CASE("marks: queries that predict an answer are weighted by their attention to one token") {
   const Trace trace = Trace::open(marked(kMarks));
   const std::optional<RetrievalMarks> marks = retrieval_marks(trace.info());
   REQUIRE(marks);
@@ -181,7 +181,7 @@ TEST_CASE("marks: a split ends the prompt before or after the question") {
   CHECK_FALSE(split_of("aware").has_value());
 }
 
-TEST_CASE("marks: segments are read in order, and a cut keeps what is left of them") {
+TEST_CASE("marks: segments are read in order, and a cut keeps the remaining parts") {
   const Metadata metadata{{"segments", R"([{"name": "system", "start": 0, "end": 10},
                                            {"name": "context", "start": 10, "end": 440},
                                            {"name": "note", "start": 440, "end": 480}])"},
@@ -215,7 +215,7 @@ std::string segments_text(const std::vector<TraceSegment>& segments) {
   return fmt::format("[{}]", out);
 }
 
-TEST_CASE("marks: segments without marks give the same as these marks with them") {
+TEST_CASE("marks: segments without marks give the same result as with equivalent marks") {
   const std::vector<TraceSegment> segments{{"context", 0, 400},
                                            {"question", 400, 450},
                                            {"answer", 450, 460},

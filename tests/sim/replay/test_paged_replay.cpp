@@ -28,7 +28,8 @@ ReplayMethod replayed(const std::string& name, std::vector<std::int64_t> block_s
   return replay(sample(), {spec}, options).methods.front();
 }
 
-TEST_CASE("an entry is stored at its first member, and one that shares it at its next") {
+TEST_CASE(
+    "an entry is stored at its first member, and a second entry with that member at its next") {
   using Kept = std::vector<std::vector<std::int32_t>>;
   CHECK(slots_of(Kept{{0}, {2, 5}, {3}}, 6) == std::vector<std::int32_t>{0, 2, 3});
   CHECK(slots_of(Kept{{0, 1}, {0, 4}, {3}}, 6) == std::vector<std::int32_t>{0, 4, 5});
@@ -91,7 +92,7 @@ TEST_CASE("a window frees whole blocks and scattered heavy hitters few") {
   CHECK(scattered < window);
 }
 
-TEST_CASE("every method of the catalogue that runs on the sample can be paged") {
+TEST_CASE("every method of the catalogue that runs on the sample runs with pages") {
   std::int64_t ran = 0;
   for (const MethodInfo& info : builtin_methods()) {
     INFO(info.name);

@@ -187,7 +187,7 @@ TEST_CASE("I7: the computation of scores does not change the kept set of a recor
   });
 }
 
-TEST_CASE("Z1: also on recorded heads an uncompressed token never gets less than full") {
+TEST_CASE("Z1: on recorded heads an uncompressed token never gets less weight than in full") {
   on_every_head([](const HeadVectors& head) {
     for (const double alpha : {0.6, 1.0}) {
       test::SessionRun run{method_of("zeromerge", head, head.prompt / 5, {{"alpha", alpha}}), head};

@@ -114,7 +114,7 @@ TEST_CASE("the standard error of a ratio, solved by hand") {
   CHECK_FALSE(one_weight.standard_error(0.5, 1));
 }
 
-TEST_CASE("means of values that are no numbers have no standard error, and no percentile") {
+TEST_CASE("means of values that are not numbers have no standard error, and no percentile") {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   SampledMean mean;
   SampledRatio ratio;
@@ -225,7 +225,7 @@ TEST_CASE("every layer is drawn equally often") {
   for (const int n : times) CHECK(std::abs(n - expected) < 5 * std::sqrt(expected));
 }
 
-TEST_CASE("a sample reads what the file has there") {
+TEST_CASE("a sample reads the file's values at its positions") {
   const Trace whole = Trace::open(kSample);
   const TraceInfo all = whole.info();
   std::set<std::vector<std::int32_t>> drawn;
@@ -315,7 +315,7 @@ TEST_CASE(
   CHECK(within >= 0.8 * all);
 }
 
-TEST_CASE("what shows no spread has no standard error, and says so") {
+TEST_CASE("values without spread have no standard error, and a note says so") {
   const auto sampled = [](const ReplayOptions& options) {
     return run_replay_job(kSample, {kMethods[0]}, options).result.methods.front();
   };
@@ -420,7 +420,8 @@ TEST_CASE("outputs name layers and heads of a sample by their numbers in the tra
   }
 }
 
-TEST_CASE("strata have layers in proportion, and their trend is no error of the mean") {
+TEST_CASE(
+    "strata have proportional numbers of layers, and their trend is not an error of the mean") {
   CHECK(strata_of(1) == std::vector<std::int32_t>{1});
   CHECK(strata_of(7) == std::vector<std::int32_t>{7});
   CHECK(strata_of(8) == std::vector<std::int32_t>{4, 4});
@@ -457,7 +458,7 @@ TEST_CASE("strata have layers in proportion, and their trend is no error of the 
   }
 }
 
-TEST_CASE("merged prompts are not counted twice by a store that quantises what is not merged") {
+TEST_CASE("merged prompts are not counted twice by a store that quantises unmerged entries") {
   const auto bytes = [](const std::string& name) {
     const ReplayJob job =
         run_replay_job(kSample, {{name, {}, Budget{.entries = 20}}}, {.layers = 2});
@@ -469,7 +470,7 @@ TEST_CASE("merged prompts are not counted twice by a store that quantises what i
   }
 }
 
-TEST_CASE("methods that need all layers or heads are refused by a sample, and say why") {
+TEST_CASE("methods that need all layers or heads are refused by a sample with the reason") {
   const auto reason = [](const char* name, const ReplayOptions& options) {
     try {
       (void)run_replay_job(kSample, {{name, {}, Budget{.fraction = 0.3}}}, options);

@@ -22,7 +22,7 @@ using test::rel;
 
 const fs::path kTrace = fs::path{KVSIM_SOURCE_DIR} / "traces/samples/answers-896.safetensors";
 
-TEST_CASE("a sample has runs of steps, numbered in order, and is all where it need not choose") {
+TEST_CASE("a sample has runs of steps, numbered in order, and contains all steps if they fit") {
   for (const std::int64_t steps : {1, 7, 100, 384, 1024}) {
     for (const std::int64_t n : {1, 7, 8, 40, 100, 200, 1023}) {
       const StepSample sample{n, steps, 5};
@@ -192,7 +192,7 @@ TEST_CASE("means of one run of steps have no standard error, and a note says so"
   REQUIRE(of.standard_errors);
   CHECK_FALSE(of.standard_errors->rel_error_mean);
   CHECK(std::find(of.notes.begin(), of.notes.end(),
-                  "its means have no standard error: one run of decode steps shows no spread") !=
+                  "its means have no standard error: one run of decode steps has no spread") !=
         of.notes.end());
 }
 

@@ -220,7 +220,7 @@ void poison(json& value, const std::string& text) {
   }
 }
 
-TEST_CASE("texts of a document are drawn unchanged and run nothing") {
+TEST_CASE("texts of a document are drawn unchanged and never executed") {
   if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
     fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
     return;

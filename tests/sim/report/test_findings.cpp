@@ -66,7 +66,7 @@ TEST_CASE("finding: the full cache runs out of memory") {
   CHECK(static_finding({alone}) == "The full cache runs out of memory.");
 }
 
-TEST_CASE("finding: no method helps where the full cache fails and one gains where it runs") {
+TEST_CASE("finding: no method helps if the full cache fails and one gains if it runs") {
   const MethodCase gain{
       .full = runs("full", 100), .cache_share = 0.9, .methods = {runs("a", 180), runs("b", 120)}};
   const MethodCase lost{
@@ -270,7 +270,7 @@ TEST_CASE("plan finding: compression changes nothing") {
   gpus.add("full", 32);
   gpus.add("snapkv", 32);
   CHECK(gpus.finding(PlanQuestion::kMinGpus, 0) ==
-        "Compression changes nothing here: the full cache gives the same answer, 32 GPUs.");
+        "Compression changes nothing here: the full cache has the same answer, 32 GPUs.");
   SamplePlan worse;
   worse.add("full", 9);
   worse.add("h2o", 7);
@@ -283,7 +283,7 @@ TEST_CASE("plan finding: a gain, and answers that only compression makes possibl
   gain.add("full", 40000);
   gain.add("snapkv", 120000);
   CHECK(gain.finding(PlanQuestion::kLongestContext, 1) ==
-        "snapkv gives 3 times the answer of the full cache (120,000 instead of 40,000 tokens).");
+        "snapkv reaches 3 times the answer of the full cache (120,000 instead of 40,000 tokens).");
   SamplePlan gpus;
   gpus.add("full", 12);
   gpus.add("snapkv", 8);

@@ -116,7 +116,7 @@ TEST_CASE("an aggregate has a row per method and budget over the traces it ran o
   CHECK(aggregate_table(rows, 80).find("oracle-step") != std::string::npos);
 }
 
-TEST_CASE("an aggregate of errors that are no numbers has no number in its table") {
+TEST_CASE("an aggregate of errors that are not numbers has no number in its table") {
   ReplayResult a = with_oracle();
   ReplayResult b = with_oracle();
   for (ReplayMethod& m : a.methods) m.bytes_full_read_total = 4e6;
@@ -147,7 +147,7 @@ TEST_CASE("the Pareto front by hand") {
   CHECK(front[2].x == 0.6);
 }
 
-TEST_CASE("error against bytes: a mark each, exact methods in words, traffic for readers") {
+TEST_CASE("error against bytes: one mark per method, exact methods as text, traffic for readers") {
   FigureSet set;
   std::vector<ErrorMark> marks{{.method = "full", .error = 1e-8, .held = 1, .read = 1},
                                {.method = "h2o", .error = 0.1, .held = 0.2, .read = 0.3}};

@@ -348,7 +348,7 @@ TEST_CASE("an axis is logarithmic if values need it and its ticks are plain numb
   CHECK(script_of(0.03, 0.9).find("'time to first token (ms)'") != std::string::npos);
 }
 
-TEST_CASE("lines are named by their differences and the title has the rest") {
+TEST_CASE("lines are named by their differences and the title states the common settings") {
   Scenario scenario = test::sample_scenario();
   CHECK(line_names(scenario, {0, 1, 2}).labels ==
         std::vector<std::string>{"full", "zeromerge", "h2o"});
@@ -481,7 +481,7 @@ TEST_CASE("if no point decodes, caches are drawn next to the published sizes") {
   CHECK(set.figures.back().csv.find(",published\n") != std::string::npos);
 }
 
-TEST_CASE("a scenario names the figures it wants") {
+TEST_CASE("a scenario selects its figures") {
   Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   scenario.figures = {"hbm_breakdown", "error_vs_step"};
@@ -493,7 +493,7 @@ TEST_CASE("a scenario names the figures it wants") {
         run_figures(report).figures.size());
 }
 
-TEST_CASE("no data give no figure") {
+TEST_CASE("without data there is no figure") {
   Scenario scenario;
   RunReport report;
   report.scenario = &scenario;
@@ -517,7 +517,7 @@ TEST_CASE("gnuplot draws every figure as SVG and PNG, the same bytes each time")
   }
 }
 
-TEST_CASE("hostile names are drawn unchanged and run nothing") {
+TEST_CASE("hostile names are drawn unchanged and never executed") {
   if (!have_gnuplot()) return;
   const fs::path dir = scratch("hostile");
   const std::string touch = "touch " + (dir / "pwned").string();
@@ -607,7 +607,7 @@ TEST_CASE("a gnuplot that fails or hangs gives a note") {
   const DrawnFigures failed = draw_figures({broken}, dir);
   CHECK(failed.files.empty());
   REQUIRE(failed.notes.size() == 1);
-  CHECK(failed.notes[0].starts_with("broken was not drawn: gnuplot says: "));
+  CHECK(failed.notes[0].starts_with("broken was not drawn: gnuplot reported: "));
   const Figure hangs{"hangs", "t", "a,b\n", "pause 60\n", ""};
   const DrawnFigures late = draw_figures({hangs}, dir, {"gnuplot", std::chrono::seconds{1}});
   REQUIRE(late.notes.size() == 1);

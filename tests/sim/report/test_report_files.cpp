@@ -50,7 +50,7 @@ TEST_CASE("a file is replaced atomically and leaves nothing next to it") {
   CHECK(entries(dir) == 1);
 }
 
-TEST_CASE("a path that cannot be written is one clear line") {
+TEST_CASE("a path that cannot be written gives one clear message") {
   const fs::path dir = scratch("refused");
   CHECK(complaint_of([&] { write_file_atomically(dir / "no" / "a.json", "x"); }) ==
         (dir / "no" / "a.json").string() + ": cannot be written: No such file or directory");
@@ -58,7 +58,7 @@ TEST_CASE("a path that cannot be written is one clear line") {
         dir.string() + ": cannot be written: it is a folder");
   write_file_atomically(dir / "file", "x");
   CHECK(complaint_of([&] { AtomicFolder{dir / "file"}; }) ==
-        (dir / "file").string() + ": cannot be written: it is there already and is no folder");
+        (dir / "file").string() + ": cannot be written: it exists and is not a folder");
   CHECK(complaint_of([&] { AtomicFolder{dir / "file" / "out"}; }).find("cannot be written") !=
         std::string::npos);
   CHECK(complaint_of([&] { AtomicFolder{""}; }).find("cannot be written") != std::string::npos);
@@ -79,7 +79,7 @@ TEST_CASE("a folder without write permission is refused without partial output")
   CHECK(entries(dir) == 0);
 }
 
-TEST_CASE("a full disk is a clear line") {
+TEST_CASE("a full disk gives a clear message") {
   if (!fs::exists("/dev/full")) {
     fmt::print("KVSIM-SKIPPED: no /dev/full here\n");
     return;
@@ -88,7 +88,7 @@ TEST_CASE("a full disk is a clear line") {
         "/dev/full: cannot be written: No space left on device");
 }
 
-TEST_CASE("a folder appears complete or not at all") {
+TEST_CASE("a folder is created complete or not at all") {
   const fs::path dir = scratch("folder");
   const fs::path out = dir / "deep" / "er" / "out";
   {
@@ -121,27 +121,29 @@ TEST_CASE("output of kvsim is replaced and other files are refused") {
   std::ofstream{dir / "out" / "thesis.tex"} << "mine";
   CHECK(complaint_of([&] { write("x"); }) ==
         (dir / "out").string() +
-            ": holds what kvsim did not write (thesis.tex); choose another folder, or remove this "
+            ": contains files not written by kvsim (thesis.tex); choose another folder, or remove "
+            "this "
             "one");
   CHECK(read(dir / "out" / "thesis.tex") == "mine");
-  CHECK(complaint_of([&] { check_results_folder(dir); }).find("holds what kvsim did not write") !=
-        std::string::npos);
+  CHECK(complaint_of([&] {
+          check_results_folder(dir);
+        }).find("contains files not written by kvsim") != std::string::npos);
   fs::create_directories(dir / "empty");
   CHECK_NOTHROW(check_results_folder(dir / "empty"));
   CHECK(fs::exists(dir / "empty"));
 }
 
-TEST_CASE("a file that appears while the run computes is not lost") {
+TEST_CASE("a file created during the run is not lost") {
   const fs::path dir = scratch("late");
   AtomicFolder building{dir / "out"};
   building.write("a", "a");
   fs::create_directories(dir / "out");
   std::ofstream{dir / "out" / "b"} << "mine";
-  CHECK(complaint_of([&] { building.commit(); }).find("did not write") != std::string::npos);
+  CHECK(complaint_of([&] { building.commit(); }).find("not written by kvsim") != std::string::npos);
   CHECK(read(dir / "out" / "b") == "mine");
 }
 
-TEST_CASE("files of a folder change together and others of it stay") {
+TEST_CASE("files of a folder are replaced together and other files remain") {
   const fs::path dir = scratch("set");
   {
     AtomicFiles files{dir / "deep" / "er"};
@@ -170,7 +172,7 @@ TEST_CASE("files of a folder change together and others of it stay") {
   }
   CHECK(read(dir / "out" / "a") == "new");
   CHECK(complaint_of([&] { AtomicFiles{dir / "out" / "a"}; }) ==
-        (dir / "out" / "a").string() + ": cannot be written: it is there already and is no folder");
+        (dir / "out" / "a").string() + ": cannot be written: it exists and is not a folder");
   CHECK(complaint_of([&] { AtomicFiles{dir / "out" / "a" / "b"}; }).find("cannot be written") !=
         std::string::npos);
 }

@@ -84,7 +84,7 @@ TEST_CASE("a point explains the time of its steps term by term") {
                                  "source": "gpu A800-80GB-SXM: hbm_bandwidth"})x"));
 }
 
-TEST_CASE("an out of memory has exactly the promised keys and times are null after it") {
+TEST_CASE("an out-of-memory point has exactly the specified keys and null times") {
   const Scenario scenario = test::sample_scenario();
   const ordered_json point = run_document(test::sample_report(scenario)).at("points").at(0);
   const ordered_json& oom = point.at("oom");
@@ -187,7 +187,7 @@ TEST_CASE("broken text and non-finite numbers do not break a document") {
   CHECK(back.at("scenario").at("title") == "bad \xEF\xBF\xBD bytes \"quoted\"");
 }
 
-TEST_CASE("a report without one result per point is a broken contract") {
+TEST_CASE("a report without one result per point is a contract violation") {
   const Scenario scenario = test::sample_scenario();
   RunReport report = test::sample_report(scenario);
   report.results.pop_back();

@@ -120,7 +120,7 @@ TEST_CASE("a run with hostile names gives a page with intact data") {
   }
 }
 
-TEST_CASE("a long line keeps the intervals of the points that it keeps") {
+TEST_CASE("a thinned line keeps the intervals of its remaining points") {
   // A run that runs out of memory has one more point than its band: 801 points are drawn at every
   // third, whereas 800 would be drawn at every second.
   LineChart chart{.name = "memory_vs_length", .x_column = "tokens", .y_column = "hbm_bytes"};
@@ -138,7 +138,7 @@ TEST_CASE("a long line keeps the intervals of the points that it keeps") {
   CHECK(series.at("band").back()[0] == 799);
 }
 
-TEST_CASE("a page needs no network and tells the browser so") {
+TEST_CASE("a page needs no network and forbids it in its policy") {
   const Scenario scenario = test::sample_scenario();
   const std::string html = page_of(test::sample_report(scenario));
   CHECK(html.find("default-src 'none'") != std::string::npos);

@@ -145,7 +145,7 @@ TEST_CASE("sweep: the finding names the common settings of the best including ti
         "No two combinations hold equal bytes here, so their errors are not comparable.");
 }
 
-TEST_CASE("sweep: errors that are no numbers are neither printed nor the best") {
+TEST_CASE("sweep: errors that are not numbers are neither printed nor the best") {
   ReplaySweep sweep = grid();
   const auto lose = [&](std::size_t cell) {
     for (ReplayJob& job : sweep.jobs) {
@@ -168,7 +168,7 @@ TEST_CASE("sweep: errors that are no numbers are neither printed nor the best") 
   CHECK(none.find("nan") == std::string::npos);
   CHECK(none.find("best mean error") == std::string::npos);
   CHECK(replay_sweep_finding(sweep) ==
-        "No two combinations whose errors are numbers hold equal bytes here, so their errors are "
+        "No two combinations with finite errors hold equal bytes here, so their errors are "
         "not comparable.");
   for (const Figure& figure : sweep_figures(sweep).figures) {
     INFO(figure.name);
@@ -230,7 +230,7 @@ TEST_CASE("sweep: figures of error against bytes and against each parameter") {
   CHECK(set.figures[2].csv.find("max") != std::string::npos);
 }
 
-TEST_CASE("sweep: of many lines those through each budget's best remain") {
+TEST_CASE("sweep: many lines are reduced to those through the best point of each budget") {
   ReplaySweep sweep = grid();
   // A third parameter with 5 values produces 20 slices of residual_slots.
   std::vector<ParamValue> alphas;

@@ -25,7 +25,7 @@
 namespace kvsim {
 namespace {
 
-TEST_CASE("spare columns of a too wide table are dropped from the last on and named") {
+TEST_CASE("spare columns of a too wide table are dropped starting with the last and listed") {
   Table table{{{"name", Table::Align::kLeft},
                {"first"},
                {"second", Table::Align::kRight, "", true},
@@ -40,7 +40,7 @@ TEST_CASE("spare columns of a too wide table are dropped from the last on and na
   CHECK(table.str(9).starts_with("name  first  last\n"));  // other columns stay
 }
 
-TEST_CASE("names stay different if a spare column makes room") {
+TEST_CASE("names stay distinct if a dropped column makes room") {
   Table table{
       {{"name", Table::Align::kLeft}, {"first"}, {"second", Table::Align::kRight, "", true}}};
   table.add_row({"compression_ratio", "1", "2"});
@@ -134,7 +134,7 @@ TEST_CASE("a table aligns columns and shortens names but never numbers") {
         "full      1\n");
 }
 
-TEST_CASE("an out of memory reads as one sentence with the largest owner first") {
+TEST_CASE("an out-of-memory error is one sentence with the largest owner first") {
   OomEvent oom;
   oom.step = 33912;
   oom.tokens = 53912;

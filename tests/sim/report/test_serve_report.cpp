@@ -107,7 +107,7 @@ ServeResult service_with(const std::string& more) {
   return run_serve(*scenario.points.at(0).serve, {});
 }
 
-TEST_CASE("tokens in service are those whose blocks are taken, under every scheduler") {
+TEST_CASE("tokens in service are those with allocated blocks, under every scheduler") {
   constexpr double kTokenBytes = 2.0 * 32 * 4096 * 2;
   std::int64_t preemptions = 0;
   for (const std::string stack : {"vllm", "vllm@0.8", "sglang", "trtllm"}) {
@@ -372,8 +372,7 @@ TEST_CASE("the summary of a service fits its width and states the essentials") {
   }
 }
 
-TEST_CASE(
-    "a static batch that raises is not reported as too long, nor a start as without requests") {
+TEST_CASE("a static batch that raises is not reported as too long, nor a failed start as idle") {
   Scenario scenario = test::sample_serve_scenario();
   scenario.points.resize(1);
   RunReport report = test::sample_serve_report(scenario);

@@ -252,7 +252,7 @@ TEST_CASE("scenarios of 10^12 sequences, 10^15 requests, or an unlimited number 
   refused("samples", "samples", [&] { (void)SweepPlan{swept, file, {}}; });
 }
 
-TEST_CASE("points of a sweep that claim to be 10^15") {
+TEST_CASE("a sweep that claims 10^15 points") {
   const fs::path folder = fresh("points_claims");
   const SweepPlan plan{{{"model", "llama-2-7b"},
                         {"gpu", "A100-80GB-SXM"},

@@ -100,7 +100,7 @@ TEST_CASE("a scenario of one point with its defaults") {
   CHECK(point.kv_bytes_wanted == Bytes{110LL * 2 * 32 * 4096 * 2});
 }
 
-TEST_CASE("cache that is wanted counts a prompt's rows apart where the format does") {
+TEST_CASE("required cache counts a prompt's rows separately if the format stores them separately") {
   const Files files{"wanted"};
   for (const char* method : {"think", "gear"}) {
     INFO(method);
@@ -120,7 +120,7 @@ TEST_CASE("cache that is wanted counts a prompt's rows apart where the format do
   }
 }
 
-TEST_CASE("quantised weights do not quantise the cache unless kv_dtype says so") {
+TEST_CASE("quantised weights do not quantise the cache unless kv_dtype requests it") {
   const Files files{"kv-dtype"};
   const auto first = [&](std::string_view model, std::string_view extra) {
     return read_scenario(
@@ -171,7 +171,7 @@ TEST_CASE("lists make the product of their values, the last key fastest") {
   CHECK(scenario.points[2].keys.at("method") == "h2o");
 }
 
-TEST_CASE("points inherit the scenario's keys, override some, and may hold lists") {
+TEST_CASE("points inherit the scenario's keys, may override them, and may contain lists") {
   const Files files{"points"};
   const Scenario scenario = read_scenario(files.write("p.json", small(R"(, "batch": [3, 4],
       "points": [{"batch": 1}, {"prompt_tokens": [200, 300]}])")),
@@ -197,7 +197,8 @@ TEST_CASE("no two points have the same name") {
         Names{"h2o budget 20 %", "h2o budget 20 % (2)"});
 }
 
-TEST_CASE("extends merges key by key, the nearer file wins, and paths keep their meaning") {
+TEST_CASE(
+    "extends merges key by key, the nearer file takes precedence, and paths keep their meaning") {
   const Files files{"extends"};
   files.write("base/config.json", R"({"model_type": "llama", "hidden_size": 64,
     "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2,
@@ -233,7 +234,7 @@ TEST_CASE("a file may extend one above its folder") {
   CHECK(read_scenario(top, {}).points.at(0).spec.batch == 2);
 }
 
-TEST_CASE("an override wins over every file and may create missing keys") {
+TEST_CASE("an override takes precedence over every file and may create missing keys") {
   const Files files{"override"};
   const auto file = files.write("s.json", small(R"(, "batch": 2, "method": ["full", "h2o"])"));
   CHECK(read_scenario(file, {{"/batch", "8"}}).points.at(0).spec.batch == 8);
@@ -410,7 +411,7 @@ TEST_CASE("the number of points is bounded") {
 TEST_CASE("sizes beyond exact counting are refused") {
   const Files files{"huge"};
   const auto file = files.write("h.json", small(R"(, "batch": 1048576)"));
-  CHECK(complaint_of(file, {{"/prompt_tokens", "16777216"}}).find("beyond what can be counted") !=
+  CHECK(complaint_of(file, {{"/prompt_tokens", "16777216"}}).find("exceeds the number of bytes") !=
         std::string::npos);
 }
 
@@ -453,7 +454,7 @@ TEST_CASE("published values find their point") {
       "/published/0/value: expected a size such as \"80 GiB\", got 335"));
 }
 
-TEST_CASE("a replay alone needs no points and its methods default to the points'") {
+TEST_CASE("a scenario with only a replay needs no points and uses the points' methods") {
   const Files files{"replay"};
   files.write("t.safetensors", "");
   const Scenario alone = read_scenario(
@@ -486,7 +487,7 @@ std::string traced(std::string_view method, std::string_view prompt = "384") {
                      prompt, method);
 }
 
-TEST_CASE("a measured law equals the replay at the trace's own lengths") {
+TEST_CASE("a measured law equals the replay at the lengths of the trace") {
   const Files files{"measured"};
   files.write("config.json", kTraceModel);
   fs::copy_file(kSample, files.folder() / "t.safetensors");
@@ -650,7 +651,7 @@ TEST_CASE("a stack is given by name, with version and usage, or as one word") {
   CHECK(complaint("7").find("/stack: expected a stack's name, or {") != std::string::npos);
 }
 
-TEST_CASE("each key of the engine sets its own setting") {
+TEST_CASE("each key of the engine changes exactly one setting") {
   const std::map<KeyType::Kind, const char*> values{
       {KeyType::Kind::kInteger, "7"},     {KeyType::Kind::kNumber, "1"},
       {KeyType::Kind::kBoolean, "false"}, {KeyType::Kind::kSize, "\"3 GiB\""},

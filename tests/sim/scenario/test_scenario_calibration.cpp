@@ -162,7 +162,7 @@ StaticResult run(const Stack& stack, const Calibration* calibration) {
   return run_static(spec, {.time_terms = true, .intervals = true});
 }
 
-TEST_CASE("calibration: a stack that names no kernels takes the same time under each") {
+TEST_CASE("calibration: a stack without named kernels takes the same time under each calibration") {
   for (const char* name : {"ideal", "hf-sdpa"}) {
     Stack stack = find_stack(name);
     stack.kernels.clear();

@@ -166,7 +166,7 @@ TEST_CASE("engine settings apply to a scheduler that does not set them") {
   CHECK(scenario.points.at(0).serve->scheduler.max_num_seqs == 32);
 }
 
-TEST_CASE("both names of a setting give the same service and two values are refused") {
+TEST_CASE("both names of a setting give the same service and different values are refused") {
   std::vector<std::string> aliases;
   for (const ScenarioKey& key : scenario_object("scheduler").keys) {
     if (key.alias_of.empty()) continue;
@@ -308,7 +308,7 @@ TEST_CASE("a service in static batches has its allocations simulated with the gi
   REQUIRE(scenario.points.at(0).serve->allocator.has_value());
   CHECK(scenario.points[0].serve->allocator->max_split_size == 64_MiB);
   CHECK(!read(served("hf-sdpa", R"({"allocator": "analytic"})")).points[0].serve->allocator);
-  CHECK(complaint_of(served("ideal", kSimulate)).find("does not allocate by PyTorch") !=
+  CHECK(complaint_of(served("ideal", kSimulate)).find("does not use PyTorch's caching") !=
         std::string::npos);
   for (const char* stack : {"vllm", "vllm-v0", "sglang", "trtllm", "lmdeploy"}) {
     CHECK(complaint_of(served(stack, kSimulate)).find("in one pool") != std::string::npos);
@@ -331,7 +331,7 @@ TEST_CASE("a static scenario refuses keys that only services have") {
   }
 }
 
-TEST_CASE("a static batch keeps to the engine's settings") {
+TEST_CASE("a static batch respects the engine's settings") {
   const auto said = [](std::string_view sizes, std::string_view engine) {
     return complaint_of(fmt::format(
         R"({{"model": "llama-2-7b", "gpu": "H200", "stack": "vllm", {}, "engine": {}}})", sizes,

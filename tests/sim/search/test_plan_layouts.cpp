@@ -46,7 +46,7 @@ std::set<Sizes> found(const char* model, const LayoutSearch& search, bool has_pi
   return out;
 }
 
-TEST_CASE("layouts are all products of the parallelisms that the model divides by") {
+TEST_CASE("layouts are all products of parallelisms that divide the model") {
   struct Model {
     const char* name;
     std::set<int> tensor;  // divisors of heads, whole or copied KV heads; at most 8
@@ -110,7 +110,7 @@ TEST_CASE("a layout is named by its parallelisms") {
 
 constexpr const char* kMinGpusQuestion = R"("questions": "fewest_gpus", "most_gpus": 8)";
 
-TEST_CASE("a search of layouts answers as each of its layouts given alone") {
+TEST_CASE("a search of layouts gives the same answers as a plan per layout") {
   struct Model {
     const char* keys;
     std::vector<std::pair<const char*, const char*>> alone;  // layout, keys
@@ -201,7 +201,7 @@ std::vector<Scenario> searches(int gpus) {
   return out;
 }
 
-TEST_CASE("bounds of layouts are below what every layout takes") {
+TEST_CASE("bounds of layouts are below the memory and time of every layout") {
   std::size_t sharp = 0, sharp_first = 0, sharp_token = 0, answers = 0;
   for (const Scenario& scenario : searches(4)) {
     const PlanCandidates inputs = plan_candidates(scenario, std::nullopt);
@@ -319,7 +319,7 @@ TEST_CASE("ranges are those of the layouts that tables list") {
   CHECK(without_range > 0);
 }
 
-TEST_CASE("a prediction is within its range where a larger cache makes requests slower") {
+TEST_CASE("a prediction is within its range even if a larger cache makes requests slower") {
   // Prompts of 128K: an engine whose cache holds one more simultaneously misses the TPOT bound.
   const PlanResult plan =
       run_plan(serve_plan(R"(, "model": "llama-3.1-70b", "gpu": "H100-80GB-SXM", "gpu_count": 4,
@@ -363,7 +363,7 @@ TEST_CASE("layouts without a safe answer have a prediction") {
   CHECK(one.impossible->constraint == other.impossible->constraint);
 }
 
-TEST_CASE("a layout that an engine refuses is no answer, and says why") {
+TEST_CASE("a layout that an engine refuses is not an answer, and the reason is reported") {
   // Only vLLM groups layers that keep different rows.
   const PlanResult plan =
       run_plan(serve_plan(R"(, "model": "gemma-2-9b", "gpu": "H100-80GB-SXM", "stack": "sglang")",
@@ -374,7 +374,7 @@ TEST_CASE("a layout that an engine refuses is no answer, and says why") {
   CHECK(plan.candidates[1].layout == "TP 1, PP 2");
   REQUIRE(plan.candidates[1].impossible);
   CHECK(plan.candidates[1].impossible->constraint == "layout");
-  CHECK(has(plan.candidates[1].impossible->text, "groups of layers are known of vLLM"));
+  CHECK(has(plan.candidates[1].impossible->text, "groups of layers are modelled only for vLLM"));
   CHECK(plan.candidates[2].answer);
 }
 
@@ -389,7 +389,7 @@ TEST_CASE("pipelines and clusters of one workload compete in one table") {
   CHECK(labels == std::vector<std::string>{"TP 1", "TP 1, DP 2", "TP 1, PP 2", "TP 1, PP 2, DP 2"});
 }
 
-TEST_CASE("keys that a search of layouts chooses or needs are checked") {
+TEST_CASE("keys that a search of layouts sets or requires are checked") {
   const auto refused = [](const char* more, const char* plan) -> std::string {
     try {
       (void)serve_plan(more, plan);
@@ -424,7 +424,7 @@ TEST_CASE("keys that a search of layouts chooses or needs are checked") {
             "/plan/layouts"));
   CHECK_THROWS_WITH_AS(
       (void)test::static_plan("", R"("questions": "longest_context", "layouts": 2)"),
-      doctest::Contains("/plan/layouts: is of services"), InputError);
+      doctest::Contains("/plan/layouts: applies only to services"), InputError);
 }
 
 }  // namespace

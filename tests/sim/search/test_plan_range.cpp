@@ -130,8 +130,7 @@ TEST_CASE("terms of a shortage add up, as predicted and at either end") {
 }
 
 TEST_CASE("the ratio of a shortage is that of the quoted terms") {
-  const std::regex quoted{
-      R"(of ([0-9.]+) GiB that may be used they take ([0-9.]+) GiB; ([0-9.]+) times)"};
+  const std::regex quoted{R"(([0-9.]+) GiB are usable, they need ([0-9.]+) GiB; ([0-9.]+) times)"};
   int ratios = 0;
   for (const char* stack : {"vllm", "sglang", "hf-sdpa"}) {
     for (const char* hbm : {"8 GiB", "10 GiB", "12 GiB"}) {
@@ -178,7 +177,7 @@ TEST_CASE("the prediction exists even without a safe size") {
   CHECK(*surer.range.predicted == *whole.range.predicted);
 }
 
-TEST_CASE("requests longer than the model's positions end a plan for that reason") {
+TEST_CASE("requests longer than the model's positions make a plan impossible") {
   constexpr const char* kLong =
       R"(, "requests": {"arrivals": {"kind": "poisson", "rate": 1}, "count": 8,
                         "prompt_tokens": 5000, "output_tokens": 60})";
@@ -192,7 +191,8 @@ TEST_CASE("requests longer than the model's positions end a plan for that reason
         std::string::npos);
 }
 
-TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more than were tried") {
+TEST_CASE(
+    "a service's plan answers with the prediction: GPUs, range, and more GPUs than were tried") {
   // A load for several GPUs: the ends of the time interval change their number.
   constexpr const char* kLoad =
       R"(, "requests": {"arrivals": {"kind": "poisson", "rate": 100}, "count": 300,

@@ -64,7 +64,7 @@ TEST_CASE("feasible values beyond a gap are found and reported") {
   CHECK(blind.last == 8);
 }
 
-TEST_CASE("a search out of its range is a broken contract") {
+TEST_CASE("a search out of its range is a contract violation") {
   const auto holds = [](std::int64_t) { return true; };
   CHECK_THROWS_AS((void)largest_feasible({.min = 2, .max = 3, .start = 1}, holds), ContractError);
   CHECK_THROWS_AS((void)largest_feasible({.min = 1, .max = 3, .start = 1, .stride = 0}, holds),
@@ -248,7 +248,7 @@ TEST_CASE("keys of a plan are checked with file and place") {
   CHECK(has(complaint(R"("questions": "largest_bach")"), "/plan/questions"));
   CHECK(has(complaint(R"("questions": [])"), "/plan/questions"));
   CHECK(has(complaint(R"("questions": ["largest_batch", "largest_batch"])"), "given twice"));
-  CHECK(has(complaint(R"("questions": "highest_rate")"), "\"serve\" alone"));
+  CHECK(has(complaint(R"("questions": "highest_rate")"), "applies only to \"kind\": \"serve\""));
   CHECK(has(complaint(R"("questions": "largest_batch", "confidence": 1)"), "/plan/confidence"));
   CHECK(has(complaint(R"("questions": "largest_batch", "confidance": 0.9)"), "confidence"));
   const auto prices = [&](std::string_view text) {
@@ -273,9 +273,9 @@ TEST_CASE("keys of a plan are checked with file and place") {
 TEST_CASE("a missing price is requested by name") {
   const Scenario scenario = test::static_plan(
       "", R"("questions": "largest_batch", "prices": {"H100-80GB-SXM": "2.5 USD/h"})");
-  CHECK_THROWS_WITH_AS((void)run_plan(scenario),
-                       "plan/prices: A100-80GB-SXM has no price; those given: H100-80GB-SXM",
-                       InputError);
+  CHECK_THROWS_WITH_AS(
+      (void)run_plan(scenario),
+      "plan/prices: A100-80GB-SXM has no price; prices are given for H100-80GB-SXM", InputError);
 }
 
 TEST_CASE("the smallest budget that meets the floor, given or bisected") {

@@ -72,7 +72,7 @@ TEST_CASE("an engine that does not start with its default length is planned for 
   CHECK(set.candidates.at(0).answer == 1.0);
 }
 
-TEST_CASE("a method on an engine is no surer than the full cache") {
+TEST_CASE("a method on an engine is no more certain than the full cache") {
   const Scenario scenario =
       serve_plan(R"(, "method": ["full", {"name": "snapkv", "budget": 1.0}])", kRate);
   std::vector<ServeTimesEnd> slower;
@@ -271,7 +271,7 @@ TEST_CASE("first tokens that may come later tighten only their own bound") {
   CHECK(end.bounds({}).empty());
 }
 
-TEST_CASE("higher confidence is slower, queues included") {
+TEST_CASE("higher confidence gives longer times, including queues") {
   const Scenario scenario = serve_plan("", R"("questions": "highest_rate", "confidence": 0.9)");
   ServeSpec spec = *scenario.points[0].serve;
   // An API server is equally fast on a slower machine.
@@ -361,7 +361,7 @@ TEST_CASE("a service of several GPUs is counted and copied as a whole") {
   CHECK(*fewest.answer == static_cast<double>(4 * fewest.replicas));
 }
 
-TEST_CASE("several questions of a plan have the answers that each has alone") {
+TEST_CASE("several questions in one plan have the same answers as separate plans") {
   const auto run = [&](const char* questions) {
     return run_plan(serve_plan(
                         R"(, "gpu": ["A40", "H200-141GB-SXM"], "slo": {"e2e": "6 s"},
@@ -397,7 +397,7 @@ TEST_CASE("several questions of a plan have the answers that each has alone") {
   }
 }
 
-TEST_CASE("a candidate with a lower rate may be on the front") {
+TEST_CASE("a candidate with a lower rate may be on the Pareto front") {
   const Scenario scenario =
       serve_plan(R"(, "gpu": ["A40", "H200-141GB-SXM"], "slo": {"e2e": "6 s"})",
                  R"("questions": "highest_rate", "confidence": 0, "rate_step": 0.1,

@@ -67,7 +67,7 @@ TEST_CASE("answers are on the boundary: n fits by run_static and n + 1 does not"
   }
 }
 
-TEST_CASE("plans and runs agree on batches that the engine does not run at once") {
+TEST_CASE("plans and runs agree on batches that the engine does not run simultaneously") {
   // vLLM 0.19 on a GPU below 70 GiB: 256 sequences, unless the scenario sets more.
   const auto engine = [](const std::string& more) {
     return R"(, "stack": "vllm@0.19", "gpu": "L40S", "prompt_tokens": 16, "output_tokens": 16)" +
@@ -250,7 +250,7 @@ TEST_CASE("the time to first token of one request is not that of the whole batch
   CHECK(has(plan_summary(scenario, plan, nullptr), "TTFT, one"));
 }
 
-TEST_CASE("a quality floor on a small model is no evidence for a large one") {
+TEST_CASE("scores of a small model are not evidence for the quality floor of a large one") {
   const Scenario scenario =
       static_plan(R"(, "method": ["full", {"name": "snapkv", "budget": 0.5}])",
                   fmt::format(R"("questions": "largest_batch",

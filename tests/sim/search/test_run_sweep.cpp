@@ -169,7 +169,7 @@ TEST_CASE("ties go to the full cache wherever it is in the list") {
     const std::string text = scenario_sweep_summary({plan, objects}, nullptr, 200);
     CHECK(text.find("most output tokens per second: 10 tok/s, method full, batch 1") !=
           std::string::npos);
-    CHECK(text.find("no method gives over 5 % more tokens per second") != std::string::npos);
+    CHECK(text.find("no method has over 5 % more tokens per second") != std::string::npos);
     // This is also the case for values that differ only below the printed digits.
     for (std::size_t i = 0; i < plan.size(); ++i) {
       const bool full = (methods[1] == '"') == (i < 2);
@@ -200,11 +200,11 @@ TEST_CASE("without a method axis the finding is the range of the main measure") 
         "batch 64; every case fits.");
   CHECK(finding(plan, {50, 190, {}}) ==
         "The range of output tokens per second is 50 to 190 tok/s: lowest at batch 1, highest at "
-        "batch 4; memory runs out from batch 64 on.");
+        "batch 4; memory runs out at batch 64 and above.");
   CHECK(test::has(finding(plan, {50, {}, 190}), "; 1 of 3 cases run out of memory."));
   CHECK(finding(plan, {50, {}, {}}) ==
         "The only case with a result (batch 1) has 50 tok/s of output tokens per second; memory "
-        "runs out from batch 4 on.");
+        "runs out at batch 4 and above.");
   CHECK(finding(plan, {50, 50, 50}) ==
         "Every case with a result has 50 tok/s of output tokens per second; every case fits.");
   CHECK(finding(plan, {{}, {}, {}}) == "No case fits.");

@@ -49,7 +49,7 @@ TEST_CASE("a grid is the product of its axes, each combination once, the last ch
   CHECK(hashes.size() == plan.size());
 }
 
-TEST_CASE("a point is the scenario that --set makes of the file, with its hash") {
+TEST_CASE("a point equals the scenario with --set of its values, including the hash") {
   const auto folder = fresh("set");
   const auto file = sweep_file(folder, "");
   SweepChanges changes;
@@ -329,7 +329,7 @@ TEST_CASE("invalid axes are refused with their place") {
   CHECK(has(sweep("3"), "/sweep: expected an object"));
   CHECK(has(sweep(R"({"mode": "all"})"), "/sweep/mode: expected"));
   CHECK(has(sweep(R"({"axis": []})"), "did you mean \"axes\"?"));
-  CHECK(has(sweep(R"({"samples": 3})"), "/sweep/samples: is of \"mode\": \"random\""));
+  CHECK(has(sweep(R"({"samples": 3})"), "/sweep/samples: applies only to \"mode\": \"random\""));
   CHECK(has(sweep(R"({"mode": "random"})"), "/sweep: \"samples\" is missing"));
   CHECK(has(sweep(R"({"mode": "random", "samples": 0})"), "/sweep/samples: expected an integer"));
   CHECK(has(sweep(R"({"axes": [{"values": [1]}]})"), "/sweep/axes/0"));
@@ -368,7 +368,7 @@ TEST_CASE("invalid axes are refused with their place") {
     (void)plan_of(sweep_file(folder, R"(, "points": [{"gpu": "H20"}, {"gpu": "L40"}])"), changes)
         .scenario(0);
   });
-  CHECK(has(groups, "(point 0): is 2 runs, and a point of a sweep is one"));
+  CHECK(has(groups, "(point 0): is 2 runs, but a point of a sweep must be one"));
 }
 
 }  // namespace

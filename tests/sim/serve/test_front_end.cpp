@@ -55,7 +55,7 @@ Seen drive(FrontEnd server, const std::vector<std::pair<SimTime, std::int32_t>>&
   }
 }
 
-TEST_CASE("an API server does one piece of work after the other, requests and tokens in turns") {
+TEST_CASE("an API server does one piece of work after another, requests and tokens alternately") {
   const FrontEnd server{{.latency = Seconds{5 * kMs},
                          .request = Seconds{2 * kMs},
                          .prompt_token = Seconds{0.01 * kMs},
@@ -75,7 +75,7 @@ TEST_CASE("an API server does one piece of work after the other, requests and to
   CHECK(in_ms(seen.delivered[2]) == test::rel(20.1));
 }
 
-TEST_CASE("requests that come together take their turns together") {
+TEST_CASE("requests that arrive together are processed together") {
   const FrontEnd server{{.latency = Seconds{5 * kMs},
                          .request = Seconds{3 * kMs},
                          .prompt_token = {},
@@ -119,8 +119,7 @@ TEST_CASE("without times an API server changes nothing") {
   CHECK(seen.delivered == std::vector<SimTime>{ms(4)});
 }
 
-TEST_CASE(
-    "laws of an API server: order, conservation of work, and the same however often it is polled") {
+TEST_CASE("laws of an API server: order, conservation of work, and independence of polling") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     CAPTURE(seed);
     test::Dice dice{seed};
@@ -212,7 +211,7 @@ TEST_CASE("a server in the engine's process takes its share of each iteration, p
   CHECK(r.tpot.mean == test::rel(14 * kMs));
 }
 
-TEST_CASE("in a closed loop a user sends the next request when the answer has arrived") {
+TEST_CASE("in a closed loop a user sends the next request after the answer has arrived") {
   SmallService service = service_of_ten_ms();
   service.front_end = {.latency = Seconds{2 * kMs}, .request = {}, .prompt_token = {}, .token = {}};
   Request next = request(0, 50, 1);

@@ -145,7 +145,7 @@ TEST_CASE("vllm-v0 by priority: the first request in the queue preempts a later 
   CHECK(run(service).plans == Plans{"0:6", "0:1", "0:1", "1:5", "1:1"});
 }
 
-TEST_CASE("vllm-v1 admits a prompt by its first chunk, or only where all of it fits") {
+TEST_CASE("vllm-v1 admits a prompt by its first chunk, or only if all of it fits") {
   // Six blocks of four tokens, eight tokens per iteration.
   SmallService service =
       tiny(6, 4, {.name = "vllm-v1", .max_num_batched_tokens = 8, .reserve_full_isl = false});
@@ -208,7 +208,7 @@ TEST_CASE("sglang: a retracted request waits behind the queue and the estimate i
                                     "0:1", "0:1", "2:4", "2:1", "1:13", "1:1", "1:1"});
 }
 
-TEST_CASE("sglang: a request that ends with its prompt makes room before the next batch") {
+TEST_CASE("sglang: a request that ends with its prompt frees memory before the next batch") {
   SmallService service = tiny(40, 1, {.name = "sglang"});
   service.max_model_len = 30;
   service.trace.requests = {declares(request(0, 10, 1), 8), declares(request(0, 10, 5), 8),
@@ -411,8 +411,7 @@ TEST_CASE("trtllm counts cached tokens of a prompt as if they were computed") {
   CHECK(run(service).plans == Plans{"0:8", "1:4", "2:4"});
 }
 
-TEST_CASE(
-    "trtllm without chunks refuses prompts beyond its tokens, whatever the longest sequence") {
+TEST_CASE("trtllm without chunks refuses prompts beyond its tokens, for any longest sequence") {
   SmallService service =
       tiny(20, 4, {.name = "trtllm", .max_num_batched_tokens = 8, .chunked_prefill = false});
   service.max_model_len = 40;
@@ -454,14 +453,14 @@ TEST_CASE("trtllm at most utilization: a decode takes no block that a context wi
   CHECK(run(service).plans == Plans{"0:7", "0:1 1:4", "0:1", "0:1", "1:8", "1:4"});
 }
 
-TEST_CASE("options that a scheduler does not have are refused with those that it has") {
+TEST_CASE("unsupported options of a scheduler are refused with the supported ones") {
   const auto refuses = [](SchedulerSpec spec, const char* message) {
     SmallService service{.scheduler = std::move(spec)};
     service.trace.requests = {request(0, 600, 5)};
     CHECK_THROWS_WITH_AS((void)service.run(), doctest::Contains(message), InputError);
   };
   refuses({.name = "vllm-v1", .swap = true},
-          "scheduler vllm-v1: swap: not an option of it (it has "
+          "scheduler vllm-v1: swap: not an option of this scheduler (options: "
           "max_num_batched_tokens, max_num_seqs, ");
   refuses({.name = "vllm-v0", .long_prefill_token_threshold = 4}, "watermark, swap");
   refuses({.name = "sglang", .watermark = 0.1}, "policy, conservativeness");
@@ -487,10 +486,10 @@ TEST_CASE("options that a scheduler does not have are refused with those that it
   refuses({.name = "trtllm", .max_num_batched_tokens = 8}, "at least 16, got 8");
   SmallService service{.scheduler = {.name = "static", .max_num_seqs = 4}, .stack = "hf-sdpa"};
   CHECK_THROWS_WITH_AS((void)service.run(),
-                       doctest::Contains("it has batch, max_num_batched_tokens"), InputError);
+                       doctest::Contains("options: batch, max_num_batched_tokens"), InputError);
 }
 
-TEST_CASE("stacks run the scheduler of their engine") {
+TEST_CASE("stacks use the scheduler of their engine") {
   for (const char* stack : {"vllm", "vllm-v0", "sglang", "trtllm"}) {
     SmallService service{.stack = stack};
     service.trace.requests = {request(0, 60, 5)};

@@ -93,7 +93,7 @@ TEST_CASE("every scheduler conserves requests, tokens and blocks at every step")
   }
 }
 
-TEST_CASE("every scheduler gives the same bytes again") {
+TEST_CASE("every scheduler gives the same bytes when repeated") {
   for (const Variant& v : variants()) {
     INFO(v.name);
     CheckingObserver first, second;
@@ -230,7 +230,8 @@ TEST_CASE("under first come first served the first request never starves") {
   }
 }
 
-TEST_CASE("too large requests are refused, fitting ones are served, and none waits behind them") {
+TEST_CASE(
+    "too large requests are refused, others are served, and none waits behind a refused one") {
   for (const Variant& v : variants()) {
     for (const bool caching : {false, true}) {
       INFO(v.name, " caching ", caching);
@@ -280,7 +281,7 @@ TEST_CASE("no block is counted twice: sequences that fill the pool exactly are n
   }
 }
 
-TEST_CASE("preempted sequences do not count cached blocks as output") {
+TEST_CASE("cached blocks of preempted sequences do not count as output") {
   for (const Variant& v : variants()) {
     for (const bool caching : {false, true}) {
       INFO(v.name, " caching ", caching);
@@ -356,7 +357,7 @@ class SwapObserver : public CheckingObserver {
   std::vector<SequenceState> states_;
 };
 
-TEST_CASE("swapped bytes go out and come back within host memory at the link's rate") {
+TEST_CASE("swapped bytes leave and return within host memory at the link's rate") {
   for (const bool chunked : {false, true}) {
     for (const Bytes host : {1_GiB, 200_KiB, 60_KiB}) {
       INFO(chunked, " ", host.count());

@@ -203,7 +203,7 @@ TEST_CASE("of two sequences that outgrow the cache the last in order is preempte
   CHECK(evicting > 20);
 }
 
-TEST_CASE("a higher priority preempts a running sequence only if the engine does so") {
+TEST_CASE("a higher priority preempts a running sequence only if the engine supports it") {
   for (const QueueOrder order : {QueueOrder::kPriority, QueueOrder::kShortestDeclared}) {
     for (const bool first : {true, false}) {
       INFO(display_name(order), ", the running one comes first: ", first);

@@ -150,7 +150,7 @@ class ProgressObserver : public CheckingObserver {
   std::int64_t without_token_ = 0;
 };
 
-TEST_CASE("every request makes progress if preempted sequences compress again or caches swap") {
+TEST_CASE("every request makes progress if preempted sequences are compressed again or swapped") {
   std::map<std::string, std::int64_t> thrashed;
   for (Variant v : variants()) {
     // sglang reserves the declared output: requests declare too little.
@@ -209,7 +209,7 @@ TEST_CASE("every request makes progress if preempted sequences compress again or
   }
 }
 
-TEST_CASE("recomputation is work and time but not output, with and without shared prefixes") {
+TEST_CASE("recomputation adds work and time but no output, with and without shared prefixes") {
   for (const Variant& v : variants()) {
     for (const bool shared : {false, true}) {
       for (const bool caching : {false, true}) {

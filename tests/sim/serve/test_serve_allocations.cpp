@@ -65,7 +65,7 @@ Case mixed(const std::string& stack) {
   return c;
 }
 
-TEST_CASE("one batch of a service allocates like the static run of its shape") {
+TEST_CASE("one batch of a service makes the allocations of the static run of its shape") {
   for (const char* stack : {"hf-sdpa", "hf-eager", "hf-flash", "hf-legacy", "torch-static",
                             "torch-standard", "gpt-fast"}) {
     for (const char* conf : {"", "expandable_segments:True"}) {
@@ -143,7 +143,7 @@ TEST_CASE("simulated allocations change nothing as long as they fit") {
   CHECK(simulated.iterations == analytic.iterations);
 }
 
-TEST_CASE("the same service allocates the same") {
+TEST_CASE("the same service makes the same allocations") {
   const Case c = mixed("hf-eager");
   const AllocationReport a = c.run().allocator.value();
   const AllocationReport b = c.run().allocator.value();
@@ -234,7 +234,7 @@ TEST_CASE("weights that do not load because of fragmentation are reported once")
   CHECK(r.ooms[0].what.find("does not load: CUDA out of memory") != std::string::npos);
 }
 
-TEST_CASE("results have reserved memory if it was simulated and no such keys otherwise") {
+TEST_CASE("results have keys for reserved memory only if it was simulated") {
   Case c{.stack = "hf-eager"};
   c.add(4, 300, 20);
   for (const bool simulates : {true, false}) {

@@ -48,7 +48,7 @@ TEST_CASE("a queue of events without progress is detected") {
   CHECK_THROWS_AS(run(), ContractError);
 }
 
-TEST_CASE("a request that waits for several comes its pause after the last of them has ended") {
+TEST_CASE("a request that waits for several arrives its pause after the last of them ends") {
   SmallService service{.times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1", .max_num_batched_tokens = 100}};
   // 0 takes 1 ms. 1 and 2 follow it with 5 and 9 iterations; 3 waits for both, 10 ms.
@@ -147,7 +147,7 @@ ServeSpec static_spec(const Llm& llm, const Gpu& gpu, const std::string& stack, 
           .scheduler = {.name = "static", .batch = batch}};
 }
 
-TEST_CASE("equal requests in one static batch take what the static run takes") {
+TEST_CASE("equal requests in one static batch take the time of the static run") {
   const Llm llm = test::small_llm();
   const Gpu gpu = test::a800();
   for (const char* stack : {"ideal", "hf-sdpa", "hf-eager"}) {
@@ -202,7 +202,7 @@ TEST_CASE("equal sequences in lockstep decode like a static batch of the paged s
   }
 }
 
-TEST_CASE("static batches wait for their number of requests or for all that are left") {
+TEST_CASE("static batches wait for their number of requests or for all remaining ones") {
   const Llm llm = test::small_llm();
   const Gpu gpu = test::a800();
   auto trace = std::make_shared<RequestTrace>();
@@ -325,7 +325,7 @@ TEST_CASE("a model that static batches cannot load is reported once with a way t
   CHECK(run_serve(wide).ooms.at(0).request == -1);
 }
 
-TEST_CASE("more memory, more bandwidth or a smaller cache never slow the same static workload") {
+TEST_CASE("more memory, more bandwidth or a smaller cache never slow a static workload") {
   const Llm llm = test::llama2_7b();
   Gpu gpu = test::a800();
   auto trace = std::make_shared<RequestTrace>();

@@ -133,7 +133,7 @@ TEST_CASE("if service times differ, the shorter queue waits less than round robi
   }
 }
 
-TEST_CASE("requests of one length in a steady stream: round robin is as good as any") {
+TEST_CASE("requests of one length in a steady stream: no router is better than round robin") {
   SmallService service{.times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1", .max_num_seqs = 1},
                        .cluster = {.replicas = 2}};

@@ -167,7 +167,7 @@ TEST_CASE("requests and bytes are conserved for any memory and link") {
   }
 }
 
-TEST_CASE("if decoding has no room, caches wait where they were computed") {
+TEST_CASE("if a decoding replica has no room, caches wait on the replica that computed them") {
   // The decoding replica holds two sequences of 8 blocks, and no other blocks for their 100 tokens.
   SmallService service{.blocks = 17,
                        .times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},

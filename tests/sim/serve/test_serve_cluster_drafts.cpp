@@ -55,7 +55,7 @@ TEST_CASE("accepted proposals are geometric and depend only on seed, request and
   }
 }
 
-TEST_CASE("nothing accepted: one token per step at the price of verifying and drafting") {
+TEST_CASE("nothing accepted: one token per step at the cost of verifying and drafting") {
   const Llm draft = small_draft();
   SmallService service{.max_model_len = 64,
                        .times = {.iteration = 1e-3, .per_token = 1e-5, .per_entry = 0},
@@ -96,7 +96,7 @@ TEST_CASE("nothing accepted: one token per step at the price of verifying and dr
   }
 }
 
-TEST_CASE("a model's own head: one layer, and the projection of hidden state and embedding") {
+TEST_CASE("a model's built-in head: one layer, and the projection of hidden state and embedding") {
   Llm llm = test::small_llm();
   ServeSpec spec;
   spec.llm = &llm;
@@ -116,7 +116,8 @@ TEST_CASE("a model's own head: one layer, and the projection of hidden state and
   CHECK(draft->block * 4 == full_cache_bytes(llm, 16, Dtype::kFp16));
 }
 
-TEST_CASE("an EAGLE head: a layer without norms, its projections, and EAGLE-3's own vocabulary") {
+TEST_CASE(
+    "an EAGLE head: a layer without norms, its projections, and EAGLE-3's reduced vocabulary") {
   const Llm llm = test::small_llm();
   const std::int64_t layer = 2 * 65'536 + 2 * 16'384 + 3 * 256 * 704;
   const Llm first = draft_head(llm, DraftHead::kEagle);
@@ -134,7 +135,7 @@ TEST_CASE("an EAGLE head: a layer without norms, its projections, and EAGLE-3's 
   CHECK_THROWS_AS((void)draft_head(llm, DraftHead::kMtp), InputError);
 }
 
-TEST_CASE("text that came before proposes without a draft's time and memory") {
+TEST_CASE("n-grams of earlier text are proposed without a draft model's time and memory") {
   SmallService service{.max_model_len = 64,
                        .times = {.iteration = 1e-3, .per_token = 1e-5, .per_entry = 0},
                        .scheduler = {.name = "vllm-v1"},

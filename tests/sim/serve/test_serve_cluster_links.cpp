@@ -60,14 +60,14 @@ TEST_CASE("a single transfer takes its bytes over the narrowest link, and the la
   CHECK(transfers.advance(*transfers.next()) == std::vector<std::int64_t>{1});
   CHECK_FALSE(transfers.next());
   CHECK(transfers.moved() == 1'000'000);
-  SUBCASE("zero bytes take the latency and the same place takes no time at all") {
+  SUBCASE("zero bytes take the latency and transfers within one place take no time") {
     const SimTime now{600'000'000};
     transfers.start(now, a, b, Bytes{0}, 2);
     transfers.start(now, a, a, Bytes{1 << 30}, 3);
     CHECK(transfers.advance(now) == std::vector<std::int64_t>{3});
     CHECK(transfers.advance(now + SimTime{7'000'000}) == std::vector<std::int64_t>{2});
   }
-  SUBCASE("tags are unique at any time and the clock never goes back") {
+  SUBCASE("tags are unique at any time and the clock never runs backwards") {
     transfers.start(SimTime{600'000'000}, a, b, Bytes{10}, 2);
     CHECK_THROWS_AS(transfers.start(SimTime{600'000'000}, b, a, Bytes{10}, 2), ContractError);
     CHECK_THROWS_AS(transfers.start(SimTime{1}, b, a, Bytes{10}, 3), ContractError);
@@ -202,7 +202,7 @@ std::map<std::int64_t, SimTime> run(const Case& c, const std::vector<Plan>& plan
   return arrived;
 }
 
-TEST_CASE("no link is overfull, every transfer has a limiting link, all bytes arrive") {
+TEST_CASE("no link exceeds its bandwidth, every transfer has a limiting link, all bytes arrive") {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     INFO(seed);
     const Case c{seed};

@@ -54,7 +54,7 @@ TEST_CASE("remaining layers go to the stages before the last") {
   CHECK_THROWS_AS((void)layers_of(4, 5), InputError);
 }
 
-TEST_CASE("stages hold a model's weights between them and the cache has the rest of the memory") {
+TEST_CASE("stages together hold a model's weights and the cache has the rest of the memory") {
   const Gpu gpu = find_gpu("A100-80GB-SXM");
   for (const char* name : {"Llama-2-7B", "Llama-3.1-8B"}) {
     INFO(name);
@@ -312,7 +312,7 @@ TEST_CASE("pipelines of hybrid models run on vLLM, with room for more sequences"
   }
 }
 
-TEST_CASE("a stage's own layers do not decide what a sequence takes of it") {
+TEST_CASE("the layers of a stage do not determine the memory of a sequence on it") {
   // Attention in layers 14, 21, 30 and 39: the first of four stages has only states.
   ServeSpec spec{
       .llm = &find_llm("nemotron-nano-9b-v2"),
@@ -348,7 +348,7 @@ TEST_CASE("a stage's own layers do not decide what a sequence takes of it") {
   const ServeResult refused = run_serve(spec);
   REQUIRE(refused.ooms.size() == 1);
   const std::string& text = refused.ooms.front().what;
-  const std::string before = "set up for is ";
+  const std::string before = "longest possible max_model_len is ";
   REQUIRE(text.find(before) != std::string::npos);
   const std::int64_t longest = std::stoll(text.substr(text.find(before) + before.size()));
   spec.options.max_model_len = longest;

@@ -38,7 +38,7 @@ VllmGroup state_group() {
   return {.kind = "state", .growth = GroupGrowth::kState, .block_tokens = 16};
 }
 
-TEST_CASE("ids of a sequence: all of a full group, what a window sees, one for a state") {
+TEST_CASE("ids of a sequence: all of a full group, those within a window, one for a state") {
   const GroupSizes sizes{
       groups_with(
           {window_group(40),
@@ -198,7 +198,7 @@ TEST_CASE("a prefix is found where a state was kept: at the end of a step on a w
   CHECK(shorter.found(1) == 0);  // prompts differ before the state
 }
 
-TEST_CASE("a window goes on from any block whose last ones are still there") {
+TEST_CASE("a window continues from any block whose last window of blocks is still cached") {
   Cache cache{groups_with({window_group(40)}), {100, 100, 200}, 96};
   cache.compute(0, {100});
   // 7 blocks of each group during the computation. The window then starts at 61: blocks 3 to 6.
@@ -218,7 +218,7 @@ TEST_CASE("a window goes on from any block whose last ones are still there") {
   CHECK(two.found(1) == 96);
 }
 
-TEST_CASE("a preempted sequence goes on where it stopped, as long as all groups can") {
+TEST_CASE("a preempted sequence continues where it stopped if all groups can") {
   Cache cache{groups_with({window_group(40)}), {200, 1000}, -1};
   cache.compute(0, {96});
   cache.kv->release(0, cache.sequences[0]);
@@ -228,20 +228,20 @@ TEST_CASE("a preempted sequence goes on where it stopped, as long as all groups 
   CHECK(cache.kv->available() == 64);
   cache.sequences[0].computed = 0;
   CHECK(cache.found(0) == 96);
-  SUBCASE("it takes its blocks back") {
+  SUBCASE("it reuses its blocks") {
     cache.compute(0, {200});
     CHECK(cache.kv->cached() == 0);
     CHECK(cache.kv->taken() == 13 + 3);  // the window starts at 161
     cache.end(0);
     CHECK(cache.kv->available() == 64);
   }
-  SUBCASE("others take free blocks first") {
+  SUBCASE("other sequences use free blocks first") {
     cache.compute(1, {432});  // 27 in each group: 54 of 55
     CHECK(cache.found(0) == 96);
     REQUIRE(cache.kv->grow(1, cache.sequences[1], 1));
     CHECK(cache.found(0) == 96);
   }
-  SUBCASE("without its last block the window cannot go on") {
+  SUBCASE("without its last block the window cannot continue") {
     cache.compute(1, {448});  // 28 in each group: one of the nine
     CHECK(cache.found(0) == 0);
   }
@@ -288,7 +288,7 @@ TEST_CASE("prompts that do not fit together are computed once, with windows") {
   CHECK(kept.recomputed_tokens <= 16 * std::int64_t{kept.preemptions});
 }
 
-TEST_CASE("what was released longest ago is taken away first, over all groups") {
+TEST_CASE("blocks released longest ago are evicted first, over all groups") {
   // 200 tokens at once use 13 ids in each of two groups; 32 ids hold one such sequence.
   Cache cache{groups_with({window_group(40)}), {200, 96, 200}, 0, 32};
   cache.compute(0, {200});
@@ -324,7 +324,7 @@ TEST_CASE("models with windows find prefixes, and free blocks behind the windows
   // 10 blocks of each group; then 13 of the full group and up to three that the window covers.
   CHECK(r.peak_blocks == 20);
 
-  SUBCASE("why none is found is said") {
+  SUBCASE("the reason for missing prefixes is reported") {
     service.trace.prefix_ids.resize(10);
     for (std::uint64_t b = 0; b < 10; ++b) service.trace.prefix_ids.push_back(b + 100);
     const ServeResult none = service.run();
@@ -343,7 +343,7 @@ TEST_CASE("models with windows find prefixes, and free blocks behind the windows
   }
 }
 
-TEST_CASE("ids add up whatever comes, with windows and prefixes") {
+TEST_CASE("ids add up for random operations, with windows and prefixes") {
   Llm llm = test::small_llm();
   for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = 32;
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {

@@ -79,7 +79,8 @@ TEST_CASE("equal heads give the result of a law without heads for any blocks") {
   }
 }
 
-TEST_CASE("a block of all heads is freed with the last of them, a head's own block with its own") {
+TEST_CASE(
+    "a block of all heads is freed with the last of them, a block of one head with that head") {
   // 320 tokens. One head keeps all of them, the other a fifth: 64. An entry of one head in all
   // layers has 4 x 128 B.
   const auto run = [](bool per_head) {
@@ -162,7 +163,7 @@ TEST_CASE("attention reads every head as far as the longest unless lengths are p
   CHECK(seconds({1.0, 0.2}, true) == test::rel(1e-6 + 1e-6 * (192 + 20)));
 }
 
-TEST_CASE("a kernel waits for the longest head and not longer") {
+TEST_CASE("a kernel waits exactly for the longest head") {
   const KernelForm& form = decode_attention_form();
   std::vector<double> c;
   for (const Coefficient& coefficient : form.coefficients) c.push_back(coefficient.start);
@@ -236,7 +237,7 @@ TEST_CASE("lazy compaction takes more blocks and moves entries more rarely") {
   CHECK(decoding(lazy) == 8 * 5);  // after a step; six during it
 }
 
-TEST_CASE("streaming heads are distributed over the layers, as many as the share says") {
+TEST_CASE("streaming heads are distributed over the layers according to their share") {
   const Llm llm = test::small_llm();
   for (const double share : {0.0, 0.3, 0.5, 1.0}) {
     const auto method = make_method({"duo-attention", {{"streaming_fraction", share}}, {}}, 4000,
@@ -339,7 +340,7 @@ ServeResult serve_real(const MethodSpec& method, bool per_head, std::int32_t gpu
   return r;
 }
 
-TEST_CASE("a real engine frees nothing under retrieval heads that share its blocks") {
+TEST_CASE("a real engine frees no blocks that streaming heads share with retrieval heads") {
   for (const std::int32_t gpus : {1, 2, 8}) {
     const MethodSpec duo{"duo-attention", {{"streaming_fraction", 0.5}}, {}};
     const ServeResult full = serve_real({"full", {}, {}}, false, gpus, {});

@@ -56,7 +56,7 @@ struct Service {
   std::optional<ServeIntervals> intervals;
 };
 
-TEST_CASE("the basis names the metrics of which no measured run had drafts") {
+TEST_CASE("the basis lists the metrics without measured runs with drafts") {
   Service s{"vllm", &builtin_calibration()};
   const std::string plain = s.intervals->basis;
   CHECK(plain.find("drafts") == std::string::npos);
@@ -67,7 +67,7 @@ TEST_CASE("the basis names the metrics of which no measured run had drafts") {
   CHECK(basis.ends_with("; those of TPOT and throughput without drafts, which this service has"));
 }
 
-TEST_CASE("no first token is later than the last one could be, and decoding takes no longer") {
+TEST_CASE("no first token is later than the latest last token, and decoding takes no longer") {
   for (const char* stack : {"vllm", "sglang", "trtllm"}) {
     INFO(stack);
     const Service s{stack, &builtin_calibration()};
@@ -134,7 +134,7 @@ TEST_CASE("every metric of a service is between its ends and slower is never bet
   CHECK(*s.intervals->slo_probability <= 1);
 }
 
-TEST_CASE("draws of the factors show the slope of a power, of times and of rates") {
+TEST_CASE("draws of the factors reproduce the exponents of power laws, for times and rates") {
   std::array<double, kServeDraws> drawn{};
   for (const double power : {1.0, 0.5, 3.0, -2.0, 0.0}) {
     for (std::size_t i = 0; i < kServeDraws; ++i) {
@@ -152,7 +152,7 @@ TEST_CASE("draws of the factors show the slope of a power, of times and of rates
   CHECK_FALSE(response(7, drawn));
 }
 
-TEST_CASE("a value near saturation moves no farther than its run is long") {
+TEST_CASE("a value near saturation grows at most in proportion to times beyond the draws") {
   // Ten times as long if all times are 16 % longer, 20 times if they are 57 % longer.
   const std::array<double, kServeDraws> drawn{0.9, 10, 20};
   const std::optional<Response> moves = response(1, drawn);
@@ -166,7 +166,7 @@ TEST_CASE("a value near saturation moves no farther than its run is long") {
   }
 }
 
-TEST_CASE("the bounds are as likely to hold as they are far") {
+TEST_CASE("the probability of meeting bounds falls with the time needed") {
   const Service s{"vllm", &builtin_calibration()};
   const ServeResiduals residuals{s.spec, s.result, mean_iteration(s.spec, s.result)};
   REQUIRE(residuals.known());
@@ -189,7 +189,7 @@ TEST_CASE("the bounds are as likely to hold as they are far") {
   CHECK(*serve_intervals(easy, s.result, mean_iteration(easy, s.result))->slo_probability < 0.02);
 }
 
-TEST_CASE("a calibrated service is as its benchmark says, and its intervals are the benchmark's") {
+TEST_CASE("a calibrated service has the values and intervals of its benchmark") {
   const Service s{"vllm", &builtin_calibration()};
   ServeSpec calibrated = s.spec;
   calibrated.calibrated = ServiceCalibration{.times = {.decode = 1.3,
@@ -218,7 +218,7 @@ TEST_CASE("a calibrated service is as its benchmark says, and its intervals are 
   CHECK(intervals->basis.find("benchmark of this service") != std::string::npos);
 }
 
-TEST_CASE("time that a sequence adds never makes an iteration vanish") {
+TEST_CASE("time per sequence never reduces an iteration to zero") {
   const TimeFactors fast{
       .decode = 1, .prefill = 1, .front_end = 1, .request = Seconds{}, .sequence = Seconds{-1.0}};
   CHECK(fast.iteration(Seconds{0.01}, false, 100) == Seconds{0.001});

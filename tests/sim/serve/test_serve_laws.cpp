@@ -100,7 +100,7 @@ void conserve(QueueOrder order, bool caching, std::int64_t blocks, std::int64_t 
   if (caching) CHECK(r.prefix_hit_tokens > 0);
 }
 
-TEST_CASE("requests, tokens and blocks are conserved at every step and time goes on") {
+TEST_CASE("requests, tokens and blocks are conserved at every step and time advances") {
   for (const QueueOrder order :
        {QueueOrder::kFcfs, QueueOrder::kPriority, QueueOrder::kShortestDeclared}) {
     for (const bool caching : {false, true}) {
@@ -247,7 +247,7 @@ TEST_CASE("gaps kept as spans give the distribution of the gaps themselves") {
   CHECK(of_list.n == r.itl.n);
 }
 
-TEST_CASE("a released group of requests is zero again, the others keep what they have") {
+TEST_CASE("a released group of requests is zero again, others keep their values") {
   constexpr std::size_t kGroup = ActiveArray<std::int32_t>::kGroup;
   constexpr std::size_t kMany = ZeroPages::kMinBytes / sizeof(std::int32_t);
   static_assert(kMany > 3 * kGroup);
@@ -279,7 +279,7 @@ TEST_CASE("a released group of requests is zero again, the others keep what they
   CHECK(ActiveArray<std::int32_t>{0}.size() == 0);
 }
 
-TEST_CASE("requests go the same way however many ended before them") {
+TEST_CASE("requests are handled the same way for any number of earlier requests") {
   // The same burst is repeated, each after the end of the previous one. (Static batches wait for
   // the next burst, and sglang's ratio of new tokens depends on the past.)
   constexpr std::int32_t kBurst = 40, kBursts = 700;
@@ -320,7 +320,7 @@ TEST_CASE("requests go the same way however many ended before them") {
   }
 }
 
-TEST_CASE("users of a shared list take its next request when any of theirs has ended") {
+TEST_CASE("users of a shared list take its next request when any request has ended") {
   constexpr std::size_t kUsers = 3;
   RequestTrace trace = test::random_trace(3, 40, 1000, 70, 30);
   trace.shared_list = true;

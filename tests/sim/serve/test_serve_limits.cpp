@@ -245,7 +245,7 @@ TEST_CASE("a sequence longer than the longest scored prompt is scored again a fe
   CHECK_FALSE(noted(fits));
 }
 
-TEST_CASE("a batch that allocates its caches beforehand does so for the declared length") {
+TEST_CASE("a batch that allocates its caches in advance uses the declared length") {
   const auto peak = [](std::int32_t output, std::int32_t declared, std::int32_t other = 4000) {
     ServeSpec spec = llama_on(find_gpu("A100-80GB-SXM"), "torch-static");
     auto trace = std::make_shared<RequestTrace>();

@@ -150,7 +150,7 @@ TEST_CASE("runs of blocks are evicted from the tail of the sequence released fir
   CHECK_THROWS_AS(cache.release(a, 1), ContractError);
 }
 
-TEST_CASE("methods hold what their size law says and every unit is accounted for") {
+TEST_CASE("methods hold the bytes of their size law and every unit is accounted for") {
   for (const std::string name :
        {"streaming-llm", "h2o", "snapkv", "pyramidkv", "kivi-4", "zeromerge"}) {
     for (const bool caching : {false, true}) {
@@ -180,7 +180,7 @@ TEST_CASE("methods hold what their size law says and every unit is accounted for
   }
 }
 
-TEST_CASE("a prompt's peak is that of its method: all layers at once or one after another") {
+TEST_CASE("a prompt's peak depends on its method: all layers at once or one after another") {
   const Llm llm = test::small_llm();
   std::int64_t at_once = 0, by_layer = 0;
   for (const MethodInfo& info : builtin_methods()) {
@@ -244,7 +244,7 @@ TEST_CASE("a method that keeps less serves more sequences at once") {
   CHECK(less.output_tok_s > all.output_tok_s);
 }
 
-TEST_CASE("shared blocks are copied before a method drops entries of them") {
+TEST_CASE("shared blocks are copied before a method drops entries in them") {
   SmallService service{.blocks = 200, .method = {"snapkv", {}, Budget{.entries = 32}}};
   service.trace.prefix_block = 16;
   for (int i = 0; i < 3; ++i) {

@@ -128,12 +128,12 @@ TEST_CASE("pages of a few KiB are fetched one by one, by hand") {
     });
   };
   CHECK(says(run(0.8, 16),
-             "it fetches keys and values of 16 entries of a head as copies of 1 KiB, which reach "
-             "1.707 GB/s of the link, large copies 20 GB/s"));
-  CHECK(says(run(0.8, 1), "keys and values of an entry of a head as copies of 64 B"));
+             "keys and values of 16 entries per head are fetched in copies of 1 KiB, which reach "
+             "1.707 GB/s of the link; large copies reach 20 GB/s"));
+  CHECK(says(run(0.8, 1), "keys and values of an entry per head are fetched in copies of 64 B"));
 }
 
-TEST_CASE("a full tier is reported and no request waits behind it for ever") {
+TEST_CASE("a full tier is reported and no request waits for it forever") {
   SmallService service = quest({.to = OffloadTier::kHost});
   service.trace.requests = {request(0, 1000, 11), request(0, 1000, 11)};
   // Memory for one sequence with all its generated tokens.
@@ -179,7 +179,8 @@ TEST_CASE("memory outside is conserved if sequences are preempted for it") {
   CHECK(r.tiers[0].peak <= service.host_memory);
 }
 
-TEST_CASE("a method that reads all offloads nothing and says so, and conflicts are refused") {
+TEST_CASE(
+    "a method that reads everything offloads nothing with a note, and conflicts are refused") {
   SmallService service = quest({.to = OffloadTier::kHost});
   service.method = {"full", {}, {}};
   service.trace.requests = {request(0, 500, 10)};
@@ -292,7 +293,7 @@ TEST_CASE("a smaller page never costs more time of the link, and swaps shrink wi
   CHECK(swaps("nvfp4", third).recomputed_tokens == 0);
 }
 
-TEST_CASE("a codec where no page leaves the GPU, or with two names, is refused") {
+TEST_CASE("a codec is refused if no page leaves the GPU or if two are set") {
   SmallService service = quest({.to = OffloadTier::kHost});
   service.trace.requests = {request(0, 1000, 11)};
   service.tier_codec = "nvfp4";

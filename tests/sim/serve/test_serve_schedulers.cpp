@@ -73,7 +73,7 @@ TEST_CASE("a watermark keeps blocks free when requests are admitted, except for 
   CHECK(one.max_running == 1);
 }
 
-TEST_CASE("sequences preempted in turn for one chunk are not refused") {
+TEST_CASE("sequences preempted one after another for one chunk are not refused") {
   // Chunks of 512 tokens require many blocks at once: the two sequences that are served last are
   // preempted one after another, and return.
   SmallService service{.blocks = 70,
@@ -198,7 +198,7 @@ TEST_CASE("transfers in pieces take their own rate and leave the rest of the lin
   CHECK_THROWS_AS((void)time(0, 1, 0), ContractError);
 }
 
-TEST_CASE("caches that host memory has no room for go to NVMe and return unchanged") {
+TEST_CASE("caches that do not fit in host memory move to NVMe and return unchanged") {
   SmallService service{.blocks = 60,
                        .scheduler = {.name = "vllm-v0", .prefix_caching = false, .swap = true},
                        .trace = test::random_trace(5, 60, 80, 80, 60)};
@@ -287,7 +287,7 @@ TEST_CASE("every method of the catalogue is served or names its missing input") 
   CHECK(measured >= 5);
 }
 
-TEST_CASE("prompts too short for the method hold every token and the result says so") {
+TEST_CASE("prompts too short for the method hold every token and a note says so") {
   SmallService service{.scheduler = {.name = "vllm-v1"},
                        .method = {"snapkv", {}, Budget{.fraction = 0.1}}};
   for (const std::int32_t prompt : {400, 3, 400, 500, 5}) {
@@ -304,7 +304,7 @@ TEST_CASE("prompts too short for the method hold every token and the result says
   CHECK_THROWS_AS((void)service.run(), InputError);
 }
 
-TEST_CASE("a service states its assumptions like a static run") {
+TEST_CASE("a service reports its assumptions like a static run") {
   const auto says = [](const SmallService& service, const std::string& words) {
     const ServeResult r = service.run();
     return std::any_of(r.notes.begin(), r.notes.end(), [&](const std::string& note) {
@@ -318,15 +318,15 @@ TEST_CASE("a service states its assumptions like a static run") {
   SmallService compressed = service;
   compressed.method = {"streaming-llm", {}, Budget{.entries = 32}};
   CHECK(says(compressed, "no service of this kind was compared with a real one"));
-  CHECK(says(service, "1 of 2 requests declare no length of output (declared_tokens)"));
+  CHECK(says(service, "1 of 2 requests declare no output length (declared_tokens)"));
   CHECK(service.run().undeclared == 1);
-  CHECK(says(service, "65 tokens, which is the workload's own"));
+  CHECK(says(service, "65 tokens, the longest of the workload"));
   service.max_model_len = 100;
   CHECK(says(service, "the longest sequence, 100 tokens"));
-  CHECK_FALSE(says(service, "the workload's own"));
-  CHECK_FALSE(says(service, "memory, work and traffic are of one of them"));
+  CHECK_FALSE(says(service, "the longest of the workload"));
+  CHECK_FALSE(says(service, "memory, work and traffic are per GPU"));
   service.tensor_parallel = 2;
-  CHECK(says(service, "memory, work and traffic are of one of them"));
+  CHECK(says(service, "memory, work and traffic are per GPU"));
   // No length is assumed if all requests declare one, or if the scheduler does not use it.
   service.trace.requests[0].declared_tokens = 5;
   CHECK_FALSE(says(service, "declare no length"));
@@ -342,14 +342,14 @@ TEST_CASE("a service states its assumptions like a static run") {
   service.trace.requests[0].prefix_count = 3;
   service.trace.requests[1].prefix_first = 3;
   service.trace.requests[1].prefix_count = 4;
-  CHECK_FALSE(says(service, "the answer before it"));
+  CHECK_FALSE(says(service, "tokens of the previous answer"));
   service.trace.requests[1].after = 0;
-  CHECK(says(service, "the answer before it"));
+  CHECK(says(service, "tokens of the previous answer"));
   service.cluster = {};
-  CHECK_FALSE(says(service, "the answer before it"));
+  CHECK_FALSE(says(service, "tokens of the previous answer"));
   service.cluster = {.prefill_replicas = 1};
   service.scheduler.prefix_caching = false;
-  CHECK_FALSE(says(service, "the answer before it"));
+  CHECK_FALSE(says(service, "tokens of the previous answer"));
 }
 
 TEST_CASE("an iteration allocates nothing") {

@@ -144,7 +144,7 @@ TEST_CASE("answers of sequences that are counted together are found by the next 
   }
 }
 
-TEST_CASE("windows that blocks outlive are read by each sequence, not by those counted together") {
+TEST_CASE("windows that blocks outlive are read per sequence, not per group counted together") {
   Llm llm = test::small_llm();
   for (std::size_t l = 0; l < llm.layers.size(); l += 2) llm.layers[l].attention.window = 32;
   for (std::uint64_t seed = 0; seed < 10; ++seed) {

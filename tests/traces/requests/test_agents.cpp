@@ -159,7 +159,7 @@ TEST_CASE("weka: reuse of a session, solved by hand") {
   CHECK(load.span == seconds(22));
 }
 
-TEST_CASE("tiers: what each level adds, by hand and as a cascade of lists") {
+TEST_CASE("tiers: the hits added by each level, by hand and with a cascade of lists") {
   const RequestTrace t = parse_requests(kSession, "one.json");
   const ReuseCurve curve = reuse_curve(t, recorded_order(t), TouchOrder::kTailFirst);
   // 3 hits within 2 blocks of 10 B, 4 within 4; the last level adds no hits.
@@ -248,7 +248,7 @@ TEST_CASE("reuse: one pass equals an LRU list at every capacity, and is monotone
   }
 }
 
-TEST_CASE("reuse: sessions of local ids do not share, and add up") {
+TEST_CASE("reuse: sessions with local ids share no blocks, and add up") {
   const fs::path folder = fresh("agents");
   std::ofstream{folder / "b.json"} << kSession;
   std::ofstream{folder / "a.json"} << kSession;
@@ -400,7 +400,7 @@ TEST_CASE("Bailian: chats of one root are a session") {
   CHECK(reuse_curve(t, recorded_order(t), TouchOrder::kTailFirst).hits == 2);
 }
 
-TEST_CASE("agent generator: same seed same bytes, and what it writes reads back") {
+TEST_CASE("agent generator: equal seeds give equal bytes, and its output can be read") {
   const AgentSpec spec = small_agents();
   const RequestTrace t = generate_agents(spec, 16, 7);
   const auto texts = weka_texts(t);

@@ -80,7 +80,7 @@ TEST_CASE("a malformed record is named by file, line and column") {
   CHECK(why_row("1,5,-3") ==
         "f:2: output_tokens: expected an integer in [0, 16777216], got \"-3\"");
   CHECK(why_row("1,99999999999999999999,3").starts_with("f:2: prompt_tokens"));
-  CHECK(why_row("\"1,2,3") == "f:2: expected a quoted cell to end, got a quote without its other");
+  CHECK(why_row("\"1,2,3") == "f:2: expected the end of a quoted cell, got an unmatched quote");
   for (const char* time : {"nan", "inf", "1e309", "-0.1", "1e9", "0x10", "1e", "1e5x", ".", "",
                            "e1", "9000000.000000000001", "99999999999999999999"}) {
     INFO(time);
@@ -110,7 +110,7 @@ TEST_CASE("missing, duplicate and unknown columns, no known layout, empty files"
         "f:1: expected a column \"output_tokens\" (layout of plain), got "
         "\"arrival_s,prompt_tokens\"");
   CHECK(why("arrival_s,prompt_tokens,output_tokens,prompt_tokens\n") ==
-        "f:1: column \"prompt_tokens\" is there twice");
+        "f:1: column \"prompt_tokens\" occurs twice");
   CHECK(why("arrival_s,prompt_tokens,output_tokens,priorty\n1,2,3,4\n")
             .starts_with("f:1: unknown column \"priorty\"; did you mean \"priority\"?"));
   CHECK(
@@ -145,7 +145,7 @@ TEST_CASE("columns of other programs are ignored with a note") {
 
 TEST_CASE("times out of order: refused with the remedy, or sorted, ties in the file's order") {
   const std::string text = fmt::format("{}1,1,1\n3,2,1\n2,3,1\n1,4,1\n", kHead);
-  CHECK(why(text).starts_with("f:4: expected a time not before that of the record in front of it"));
+  CHECK(why(text).starts_with("f:4: expected a time not before that of the previous record"));
   CHECK(why(text).find("--sort") != std::string::npos);
   ReadOptions options;
   options.sort = true;
@@ -172,12 +172,11 @@ TEST_CASE("skip_bad: at most the given number, counted") {
   const RequestTrace t = parse_requests(text, "f", options);
   CHECK(t.skipped == 3);
   CHECK(t.requests.size() == 2);
-  CHECK(t.notes.back() == "3 bad records were passed over");
+  CHECK(t.notes.back() == "3 bad records were skipped");
   options.skip_bad = 2;
-  CHECK(
-      why(text, options) ==
-      "f:6: arrival_s: expected seconds in [0, 9000000], got \"z\" (after 2 bad records that were "
-      "passed over, as many as allowed)");
+  CHECK(why(text, options) ==
+        "f:6: arrival_s: expected seconds in [0, 9000000], got \"z\" (after 2 skipped bad records, "
+        "the allowed maximum)");
   // Ids of a record that fails later are removed.
   options.skip_bad = 1;
   const RequestTrace m = parse_requests(
@@ -188,7 +187,7 @@ TEST_CASE("skip_bad: at most the given number, counted") {
   CHECK(m.prefix_ids == std::vector<std::uint64_t>{1, 3});
 }
 
-TEST_CASE("servegen: windows are records, every column of them is read") {
+TEST_CASE("servegen: windows are records, and all of their columns are read") {
   const auto folder = scratch("servegen_bad");
   std::filesystem::create_directories(folder);
   const std::string file = (folder / "c-trace.csv").string();
@@ -220,7 +219,7 @@ TEST_CASE("servegen: windows are records, every column of them is read") {
     // The bad record is skipped and counted; the result equals that of the file without it.
     const RequestTrace with = trace(fmt::format("{}{}\n1200,0,0,,0,0\n", good, bad), 1);
     CHECK(with.skipped == 1);
-    CHECK(std::find(with.notes.begin(), with.notes.end(), "1 bad records were passed over") !=
+    CHECK(std::find(with.notes.begin(), with.notes.end(), "1 bad records were skipped") !=
           with.notes.end());
     const RequestTrace without = trace(good + "1200,0,0,,0,0\n");
     CHECK(without.skipped == 0);
@@ -230,7 +229,7 @@ TEST_CASE("servegen: windows are records, every column of them is read") {
   // A pattern without parameters may omit them.
   CHECK(trace("0,1,,,,\n").requests.size() > 400);
   CHECK(wrong("0,x,1,Gamma,1,1\n" + good + "y\nz\n", 2).starts_with(":4"));
-  CHECK(wrong("y\nz\n", 2) == ": expected at least one window, got none besides bad records");
+  CHECK(wrong("y\nz\n", 2) == ": expected at least one window, got only bad records");
 }
 
 TEST_CASE("json records: keys, kinds, ends") {
@@ -250,9 +249,9 @@ TEST_CASE("json records: keys, kinds, ends") {
   CHECK(why(R"({"timestamp": 1e309, "input_length": 1, "output_length": 1})").starts_with("f:1: "));
   CHECK(why(good + "\n" + good.substr(0, 30)).find("the file ends within this record") !=
         std::string::npos);
-  CHECK(why("[{\"conversations\": []}").find("\"]\" behind the last conversation") !=
+  CHECK(why("[{\"conversations\": []}").find("\"]\" after the last conversation") !=
         std::string::npos);
-  CHECK(why("[{\"conversations\": [").find("a conversation that ends") != std::string::npos);
+  CHECK(why("[{\"conversations\": [").find("a complete conversation") != std::string::npos);
   CHECK(why("[1, 2]").find("a list of conversations") != std::string::npos);
 }
 

@@ -91,7 +91,7 @@ TEST_CASE("golden: the first requests of a seed") {
         "0.973137843956,784,82\n");
 }
 
-TEST_CASE("closed loop: N users, each waits for its own last request, thinks, starts on the ramp") {
+TEST_CASE("closed loop: N users start on a ramp, wait for their previous request, and pause") {
   GeneratorSpec spec = open_loop(ArrivalKind::kClosed, 1.0, 1.0, 10);
   spec.arrivals.users = 4;
   spec.arrivals.ramp = Seconds{8.0};
@@ -109,7 +109,7 @@ TEST_CASE("closed loop: N users, each waits for its own last request, thinks, st
   CHECK(summarise_requests(generate_requests(spec, 1)).waiting == 0);
 }
 
-TEST_CASE("sessions: contexts grow by the conversation, whole blocks are shared, pauses average") {
+TEST_CASE("sessions: contexts grow with the conversation, whole blocks are shared, mean pauses") {
   GeneratorSpec spec = open_loop(ArrivalKind::kPoisson, 2.0, 1.0, 6000);
   spec.sessions =
       SessionSpec{.turns = between(1, 5), .think = {.mean = Seconds{3.0}, .exponential = true}};
@@ -150,7 +150,7 @@ TEST_CASE("sessions in a closed loop: a user has one at a time") {
   CHECK(t.requests[6].prompt_tokens < 1000);
 }
 
-TEST_CASE("shared prompts: number and share as requested, in whole blocks") {
+TEST_CASE("shared prompts: requested number and share, in whole blocks") {
   GeneratorSpec spec = open_loop(ArrivalKind::kPoisson, 2.0, 1.0, 4000);
   spec.shared_prefix = SharedPrefixSpec{.prompts = 3, .tokens = 100, .share = 0.75};
   spec.prefix_block = 32;
@@ -170,12 +170,13 @@ TEST_CASE("shared prompts: number and share as requested, in whole blocks") {
   CHECK(firsts.size() == 3);
   CHECK(std::abs(shared - 3000) < 5.0 * std::sqrt(4000 * 0.75 * 0.25));
   REQUIRE(t.notes.size() == 1);
-  CHECK(t.notes[0] == "of shared prompts of 100 tokens 96 count as shared: whole blocks of 32");
+  CHECK(t.notes[0] ==
+        "of each shared prompt of 100 tokens, only 96 are shared, in whole blocks of 32");
   const RequestStats stats = summarise_requests(t);
   CHECK(stats.prefix->reusable == 3 * (shared - 3));  // three blocks of all but the first of each
 }
 
-TEST_CASE("a file's requests under other arrivals") {
+TEST_CASE("a file's requests with other arrivals") {
   RequestTrace t = generate_requests(open_loop(ArrivalKind::kPoisson, 2.0, 1.0, 50), 3);
   const RequestTrace own = t;
   replace_arrivals(t, {.kind = ArrivalKind::kFixed, .rate = 4.0}, {}, 1);

@@ -52,7 +52,7 @@ TEST_CASE("the normal's distribution function and its inverse") {
   }
 }
 
-TEST_CASE("the inverse of a distribution gives each length its share") {
+TEST_CASE("the inverse of a distribution gives each length its probability") {
   const auto shares = [](const LengthSpec& spec) {
     const LengthSampler sampler{spec};
     REQUIRE(sampler.invertible());
@@ -93,7 +93,7 @@ TEST_CASE("streams: unit means, deviations, and the standard's first word") {
   }
 }
 
-TEST_CASE("streams: golden first values, name and seed each make another stream") {
+TEST_CASE("streams: golden first values, and a different stream for each name and seed") {
   // 10000th word of a default-seeded engine, as defined by the standard ([rand.predef]).
   std::mt19937_64 engine;
   engine.discard(9999);

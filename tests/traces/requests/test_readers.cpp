@@ -63,13 +63,13 @@ TEST_CASE("plain: a request may wait for another one by its record") {
     (void)parse_requests("arrival_s,prompt_tokens,output_tokens,after\nx,1,1,\n2,1,1,0\n", "f",
                          options);
   });
-  CHECK(to_bad.starts_with("f:3: after: expected a record that is not a bad one"));
+  CHECK(to_bad.starts_with("f:3: after: expected a valid record"));
   CHECK_THROWS_AS(
       (void)parse_requests("arrival_s,prompt_tokens,output_tokens,after\n0,1,1,0\n", "f"),
       InputError);
 }
 
-TEST_CASE("azure 2023: wall clock of 100 ns, CRLF, no end at the last line") {
+TEST_CASE("azure 2023: wall clock of 100 ns, CRLF, no newline after the last line") {
   const RequestTrace t = parse_requests(
       "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 23:59:59.9799600,4808,10\r\n"
       "2023-11-17 00:00:00.0000001,3180,8",
@@ -153,7 +153,7 @@ TEST_CASE("burstgpt: failed requests are kept and counted, empty ones left out a
   CHECK(arrival(t, 0) == 0);
   CHECK(arrival(t, 2) == 113'500 * kMs);
   REQUIRE(t.notes.size() == 2);
-  CHECK(t.notes[0] == "1 failed requests of no tokens at all were left out");
+  CHECK(t.notes[0] == "1 failed requests without any tokens were left out");
   CHECK(t.notes[1] == "1 failed requests (0 response tokens) were kept");
   const RequestTrace sessions = parse_requests(
       "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log "
@@ -180,7 +180,7 @@ TEST_CASE("vidur and splitwise") {
   CHECK(s.requests[0].output_tokens == 44);
 }
 
-TEST_CASE("sharegpt: turns wait for each other, contexts grow, whole blocks are shared") {
+TEST_CASE("sharegpt: turns wait for the previous one, contexts grow, whole blocks are shared") {
   const std::string text = R"([
     {"id": "a", "conversations": [
       {"from": "human", "value": "say {\"[}", "tokens": 100},
@@ -213,7 +213,7 @@ TEST_CASE("sharegpt: turns wait for each other, contexts grow, whole blocks are 
   CHECK(t.notes[0] == "1 conversations without an answered turn were left out");
 }
 
-TEST_CASE("sharegpt: lengths from texts only at a given ratio") {
+TEST_CASE("sharegpt: lengths from texts only with a given ratio") {
   const std::string text =
       R"({"conversations": [{"from": "human", "value": "four words äöü here"}, {"from": "gpt", "value": "ok"}]})";
   const std::string why = complaint<InputError>([&] { (void)parse_requests(text, "f"); });

@@ -34,7 +34,7 @@ void check_lengths(const LengthSummary& got, const Lengths& want) {
 
 }  // namespace
 
-TEST_CASE("azure: counts, spans, lengths, burstiness as on its page") {
+TEST_CASE("azure: counts, spans, lengths and burstiness as documented") {
   const auto data = data_dir();
   if (!data) return;
   const RequestTrace code = read_requests(*data / "requests/AzureLLMInferenceTrace_code.csv");
@@ -93,7 +93,7 @@ TEST_CASE("servegen: drawn requests have the clients' rates and lengths") {
   CHECK(s.output.max <= 32768);
 }
 
-TEST_CASE("a million records are read in seconds with no more than their requests' memory") {
+TEST_CASE("a million records are read in seconds with no more memory than their requests") {
   const auto path = scratch("million.csv");
   {
     std::ofstream out{path, std::ios::binary};

@@ -180,7 +180,7 @@ class AgenticReader {
       if (!delay) {
         if (!at) row.fail("expected a \"delay\" or a \"timestamp\" of a later turn, got neither");
         const SimTime now = row_time(*at, kMillisecond);
-        if (now < before->at) at->expected("a time not before that of the turn in front of it");
+        if (now < before->at) at->expected("a time not before that of the previous turn");
         pause += now - before->at;
       }
       r.arrival = pause;

@@ -123,7 +123,7 @@ class Table {
     std::vector<std::string> scratch;
     Cells names;
     if (!split(header, names, scratch)) {
-      throw InputError{place, "a header line", "a quote without its other"};
+      throw InputError{place, "a header line", "an unmatched quote"};
     }
     std::vector<std::string> known;
     for (const Column& column : layout.columns) known.emplace_back(column.name);
@@ -136,7 +136,7 @@ class Table {
       }
       std::size_t& at = where_[static_cast<std::size_t>(found - known.begin())];
       if (at != kAbsent) {
-        throw InputError{fmt::format("{}: column \"{}\" is there twice", place, excerpt(names[i]))};
+        throw InputError{fmt::format("{}: column \"{}\" occurs twice", place, excerpt(names[i]))};
       }
       at = i;
     }
@@ -172,7 +172,7 @@ class Table {
       check_text(line, lines_.place());
     }
     if (!split(line, cells_, scratch_)) {
-      throw InputError{lines_.place(), "a quoted cell to end", "a quote without its other"};
+      throw InputError{lines_.place(), "the end of a quoted cell", "an unmatched quote"};
     }
     if (cells_.size() != columns_) {
       const char* cut =
@@ -297,7 +297,7 @@ std::optional<Request> read_record(const Table& table, RequestFormat format, Rea
       if (table.has(6) && !table.text(6).empty()) {
         const auto row = static_cast<std::size_t>(table.integer(6, 0, state.max_after()));
         r.after = state.request_of[row];
-        if (r.after < 0) table.fail(6, "a record that is not a bad one");
+        if (r.after < 0) table.fail(6, "a valid record");
       }
       return r;
     case RequestFormat::kAzure: {
@@ -500,7 +500,7 @@ RequestTrace read_csv_requests(LineReader& lines, const std::string& header, Req
     sink.trace().notes.push_back(std::move(note));
   }
   if (state.without_prompt > 0) {
-    sink.trace().notes.push_back(fmt::format("{} failed requests of no tokens at all were left out",
+    sink.trace().notes.push_back(fmt::format("{} failed requests without any tokens were left out",
                                              with_commas(state.without_prompt)));
   }
   if (state.without_output > 0) {

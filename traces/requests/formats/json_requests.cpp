@@ -78,7 +78,7 @@ class Conversations {
       ++at_;
     }
     if (opened_ && !closed_) {
-      throw InputError{lines_.place(), "\"]\" behind the last conversation", "the end of the file"};
+      throw InputError{lines_.place(), "\"]\" after the last conversation", "the end of the file"};
     }
     return false;
   }
@@ -121,7 +121,7 @@ class Conversations {
       if (text.size() > kLongestConversation) {
         throw InputError{place, "a conversation of at most 64 MiB", "a longer one"};
       }
-      if (!advance()) throw InputError{place, "a conversation that ends", "the end of the file"};
+      if (!advance()) throw InputError{place, "a complete conversation", "the end of the file"};
     }
   }
 
@@ -171,8 +171,8 @@ std::int64_t turn_tokens(const Field& turn, const ReadOptions& options) {
   }
   if (!options.chars_per_token && !options.tokens_per_word) {
     turn.fail(
-        "expected a count \"tokens\" or \"num_tokens\": there is no tokenizer here; "
-        "\"chars_per_token\" or \"tokens_per_word\" has lengths estimated from the text");
+        "expected a count \"tokens\" or \"num_tokens\": no tokenizer is available; set "
+        "\"chars_per_token\" or \"tokens_per_word\" to estimate lengths from the text");
   }
   const std::string text = any_of(turn, {"value", "content"}).string();
   const double estimate = options.chars_per_token
@@ -293,11 +293,11 @@ RequestTrace read_sharegpt(LineReader& lines, std::string first, const ReadOptio
                     with_commas(unanswered)));
   }
   if (options.chars_per_token || options.tokens_per_word) {
-    trace.notes.push_back(
-        options.chars_per_token
-            ? fmt::format("lengths are estimated at {:g} characters a token",
-                          *options.chars_per_token)
-            : fmt::format("lengths are estimated at {:g} tokens a word", *options.tokens_per_word));
+    trace.notes.push_back(options.chars_per_token
+                              ? fmt::format("lengths are estimated at {:g} characters per token",
+                                            *options.chars_per_token)
+                              : fmt::format("lengths are estimated at {:g} tokens per word",
+                                            *options.tokens_per_word));
   }
   trace.notes.emplace_back(
       "the format has no times: every conversation begins at 0 unless \"arrivals\" are given");

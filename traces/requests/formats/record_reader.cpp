@@ -217,9 +217,8 @@ void RequestSink::pass_over(const InputError& error) {
     return;
   }
   if (trace_.skipped == 0) throw error;
-  throw InputError{
-      fmt::format("{} (after {} bad records that were passed over, as many as allowed)",
-                  error.what(), trace_.skipped)};
+  throw InputError{fmt::format("{} (after {} skipped bad records, the allowed maximum)",
+                               error.what(), trace_.skipped)};
 }
 
 void RequestSink::grow() {
@@ -233,10 +232,10 @@ void RequestSink::grow() {
 }
 
 void RequestSink::out_of_order(const std::string& place, SimTime arrival) const {
-  throw InputError{fmt::format(
-      "{}: expected a time not before that of the record in front of it, got one {} earlier; "
-      "\"sort\": true (--sort) puts records in order",
-      place, to_text(to_seconds(last_) - to_seconds(arrival)))};
+  throw InputError{
+      fmt::format("{}: expected a time not before that of the previous record, got one {} earlier; "
+                  "\"sort\": true (--sort) sorts the records",
+                  place, to_text(to_seconds(last_) - to_seconds(arrival)))};
 }
 
 void RequestSink::note_quantum() {
@@ -282,14 +281,13 @@ RequestTrace RequestSink::finish(bool rebase) {
   if (requests.empty()) {
     throw InputError{trace_.skipped == 0
                          ? fmt::format("{}: expected at least one request, got none", file_)
-                         : fmt::format("{}: expected at least one request, got none besides {} bad "
-                                       "records",
+                         : fmt::format("{}: expected at least one request, got only {} bad records",
                                        file_, trace_.skipped)};
   }
   if (!sorted_) {
     if (std::any_of(requests.begin(), requests.end(),
                     [](const Request& r) { return r.after >= 0; })) {
-      throw InputError{file_, "records in order of time, as some wait for others by number",
+      throw InputError{file_, "records in order of time, because some refer to others by number",
                        "records out of order"};
     }
     std::stable_sort(requests.begin(), requests.end(),
@@ -308,7 +306,7 @@ RequestTrace RequestSink::finish(bool rebase) {
     }
   }
   if (trace_.skipped > 0) {
-    trace_.notes.push_back(fmt::format("{} bad records were passed over", trace_.skipped));
+    trace_.notes.push_back(fmt::format("{} bad records were skipped", trace_.skipped));
   }
   note_quantum();
   check_requests(trace_);

@@ -253,7 +253,7 @@ ServeGenClient read_servegen_client(const fs::path& path, RequestSink& sink) {
   }
   if (client.windows.empty()) {
     throw InputError{trace.string(), "at least one window",
-                     sink.trace().skipped == 0 ? "none" : "none besides bad records"};
+                     sink.trace().skipped == 0 ? "none" : "only bad records"};
   }
   refuse_too_many(trace, expected_requests(client));
   client.lengths = read_lengths(stem + std::string{kDatasetEnd});

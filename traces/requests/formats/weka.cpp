@@ -328,8 +328,7 @@ RequestTrace read_sessions(std::string name, std::size_t count, Next&& text_of,
   }
   sink.put_in_order();
   if (!unknown.empty()) {
-    trace.notes.push_back(
-        fmt::format("unknown keys are passed over: {}", fmt::join(unknown, ", ")));
+    trace.notes.push_back(fmt::format("unknown keys are skipped: {}", fmt::join(unknown, ", ")));
   }
   if (without_ids > 0) {
     trace.notes.push_back(fmt::format("{} requests have no hash_ids: they share no prefix",

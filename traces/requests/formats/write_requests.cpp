@@ -23,7 +23,7 @@ bool any(const RequestTrace& trace, Has has) {
 /// Rejects traces that columns of time and two lengths cannot represent.
 void refuse_more(const RequestTrace& trace, RequestFormat format) {
   const auto refuse = [&](std::string_view what) {
-    throw InputError{fmt::format("{}: the layout of {} has no place for {}; plain has", trace.name,
+    throw InputError{fmt::format("{}: the layout of {} cannot represent {}; plain can", trace.name,
                                  name_of(format), what)};
   };
   if (any(trace, [](const Request& r) { return r.after >= 0; })) {
@@ -128,7 +128,7 @@ std::vector<std::string> left_out_by(const RequestTrace& trace, RequestFormat fo
 std::string requests_text(const RequestTrace& trace, RequestFormat format) {
   if (trace.shared_list && any(trace, [](const Request& r) { return r.after >= 0; })) {
     throw InputError{fmt::format(
-        "{}: no layout has a place for users who take requests from one list (arrivals: shared)",
+        "{}: no layout can represent users who take requests from one list (arrivals: shared)",
         trace.name)};
   }
   switch (format) {

@@ -131,9 +131,9 @@ class Generator {
       for (std::int32_t i = 0; i < whole; ++i) blocks.push_back(ids_->fresh());
     }
     if (prefix.tokens % spec_.prefix_block != 0) {
-      trace_.notes.push_back(
-          fmt::format("of shared prompts of {} tokens {} count as shared: whole blocks of {}",
-                      prefix.tokens, whole * spec_.prefix_block, spec_.prefix_block));
+      trace_.notes.push_back(fmt::format(
+          "of each shared prompt of {} tokens, only {} are shared, in whole blocks of {}",
+          prefix.tokens, whole * spec_.prefix_block, spec_.prefix_block));
     }
   }
 
@@ -271,7 +271,8 @@ void replace_arrivals(RequestTrace& trace, const ArrivalSpec& arrivals, const Pa
                                        [](const Request& r) { return r.after >= 0; });
     if (arrivals.shared && (any_waits || trace.conversations)) {
       throw InputError{
-          "arrivals: shared: the file has conversations, whose turns wait for their own"};
+          "arrivals: shared: the file has conversations, whose turns wait for their own previous "
+          "turn"};
     }
     trace.shared_list = arrivals.shared;
     RandomStream stream{seed, "think"};
@@ -295,7 +296,7 @@ void replace_arrivals(RequestTrace& trace, const ArrivalSpec& arrivals, const Pa
       last_of[static_cast<std::size_t>(user_of[i])] = static_cast<std::int32_t>(i);
     }
   }
-  trace.notes.emplace_back("arrivals are not the file's own: the scenario's replace them");
+  trace.notes.emplace_back("the scenario's arrivals replace those of the file");
   check_requests(trace);
 }
 

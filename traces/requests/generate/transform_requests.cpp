@@ -73,7 +73,7 @@ void repeat(RequestTrace& trace, std::int32_t times) {
   constexpr auto kMax = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
   const auto copies = static_cast<std::size_t>(times);
   if (n > kMax / copies || n_ids > kMax / copies) {
-    throw InputError{"repeat", fmt::format("at most {} requests and prefix ids in all", kMax),
+    throw InputError{"repeat", fmt::format("at most {} requests and prefix ids in total", kMax),
                      fmt::format("{} times {} and {}", times, n, n_ids)};
   }
   SimTime first{std::numeric_limits<std::int64_t>::max()};

@@ -304,7 +304,7 @@ constexpr std::array<std::string_view, 8> kGeneratorKeys{
 void read_file_options(const Field& field, const fs::path& folder, WorkloadSpec& spec) {
   for (const std::string_view key : kGeneratorKeys) {
     if (const auto given = field.find(key)) {
-      given->fail("says how requests are drawn, but they are given by \"file\"");
+      given->fail("applies only to generated requests, but \"file\" is given");
     }
   }
   allow_keys(field, kFileKeys);
@@ -332,7 +332,7 @@ void read_file_options(const Field& field, const fs::path& folder, WorkloadSpec&
 void read_generator(const Field& field, const fs::path& folder, WorkloadSpec& spec) {
   for (const std::string_view key : kFileKeys) {
     if (const auto given = field.find(key))
-      given->fail("says how \"file\" is read, and there is none");
+      given->fail("applies only to \"file\", which is not given");
   }
   allow_keys(field, kGeneratorKeys);
   GeneratorSpec& generator = spec.generator;
@@ -365,7 +365,9 @@ void read_generator(const Field& field, const fs::path& folder, WorkloadSpec& sp
     const auto invertible = [](const LengthSpec& spec) { return LengthSampler{spec}.invertible(); };
     if (generator.stratified_lengths && !generator.lengths &&
         !(invertible(generator.prompt_tokens) && invertible(generator.output_tokens))) {
-      stratified->fail("a zipf distribution of more than 65,536 lengths has no strata here");
+      stratified->fail(
+          "stratified lengths are not supported for a zipf distribution of more than 65,536 "
+          "lengths");
     }
   }
   if (const auto sessions = field.find("sessions")) {
@@ -399,7 +401,8 @@ WorkloadSpec read_workload(const Field& requests, const fs::path& folder) {
   if (const auto arrivals = requests.find("arrivals")) spec.arrivals = read_arrivals(*arrivals);
   if (const auto think = requests.find("think")) {
     if (!spec.arrivals || spec.arrivals->kind != ArrivalKind::kClosed) {
-      think->fail("is for arrivals of the kind \"closed\"; turns of sessions have their own");
+      think->fail(
+          "applies only to arrivals of the kind \"closed\"; sessions have their own \"think\"");
     }
     spec.think = read_pause(*think);
   }
@@ -411,7 +414,9 @@ WorkloadSpec read_workload(const Field& requests, const fs::path& folder) {
   spec.transform = read_transform(requests);
   const ArrivalSpec& arrivals = spec.arrivals ? *spec.arrivals : spec.generator.arrivals;
   if (arrivals.shared && (spec.generator.sessions || spec.generator.agents)) {
-    requests.at("arrivals").at("shared").fail("turns of a session wait for their own");
+    requests.at("arrivals")
+        .at("shared")
+        .fail("turns of a session wait for their own previous turn");
   }
   return spec;
 }

@@ -19,7 +19,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
     {"fixed_us", "us", "launch", 8, 0.3, 100},
     {"device_share", "1", "of HBM bandwidth, read and write counted", 0.83, 0.1, 1.1},
     {"host_share", "1", "of the link to the host, pinned memory", 0.81, 0.05, 1.1},
-    {"piece_us", "us", "a piece more, each its own transfer", 0.6, 0.001, 50},
+    {"piece_us", "us", "each further piece, as a separate transfer", 0.6, 0.001, 50},
     {"small_share", "1", "of the link to the host with pieces up to 24 KiB", 0.105, 0.001, 1.1},
 }};
 

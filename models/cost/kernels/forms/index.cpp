@@ -54,9 +54,9 @@ enum : std::size_t { kFixed, kRow, kScore, kTogether, kCount };
 
 constexpr std::array<Coefficient, kCount> kCoefficients{{
     {"fixed", "us", "launch", 3, 0.1, 60},
-    {"row", "us", "a row longer than what is chosen, whatever its length", 5, 0.05, 100},
+    {"row", "us", "fixed cost of a row longer than the chosen entries", 5, 0.05, 100},
     {"score", "ns", "one score of a row", 0.3, 0.005, 20},
-    {"together", "rows", "that an SM takes at once", 2, 0.5, 16},
+    {"together", "rows", "rows processed simultaneously by an SM", 2, 0.5, 16},
 }};
 
 /// One thread block per row; rows that keep all their scores need no work.

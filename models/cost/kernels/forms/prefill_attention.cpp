@@ -8,27 +8,27 @@ namespace kvsim {
 namespace {
 
 constexpr std::array<Coefficient, 13> kCoefficients{{
-    {"fixed_us", "us", "launches, and what no size changes", 9, 0.5, 60},
+    {"fixed_us", "us", "launches and other fixed costs", 9, 0.5, 60},
     {"mma_share", "1", "of the tensor cores' rate while a tile multiplies", 0.95, 0.2, 1},
-    {"softmax_ps", "ps", "of one SM at 1.8 GHz for one query-key pair, in addition to the products",
-     24, 1, 200},
-    {"tile_us", "us", "of one SM at 1.8 GHz for a tile of queries: loads, first and last steps",
-     1.5, 0.01, 20},
+    {"softmax_ps", "ps",
+     "time of one SM at 1.8 GHz for a query-key pair, in addition to the products", 24, 1, 200},
+    {"tile_us", "us",
+     "time of one SM at 1.8 GHz for a tile of queries: loads, first and last steps", 1.5, 0.01, 20},
     {"column_latency", "1",
      "loop over the columns of a single tile, as a share of the time when all SMs are busy", 0.9,
      0.15, 4},
     {"tail", "1", "share of the longest tile that the last wave adds", 0.4, 0, 2},
-    {"packed_heads", "1", "1: the query heads of a KV head fill a tile together; 0: each its own",
-     0.8, 0, 1},
+    {"packed_heads", "1",
+     "1: the query heads of a KV head share a tile; 0: each has a separate tile", 0.8, 0, 1},
     {"split", "1", "1: few tiles over many columns are split, their parts combined through memory",
      0.3, 0, 1},
     {"hbm_share", "1", "of HBM bandwidth", 0.8, 0.15, 1.2},
-    {"l2_gbps", "GB/s", "an SM gets of L2", 30, 3, 300},
+    {"l2_gbps", "GB/s", "L2 bandwidth of an SM", 30, 3, 300},
     {"kv_write", "1", "weight of the traffic of storing new keys and values", 0.8, 0.01, 10},
     {"token_us", "us",
-     "of one SM at 1.8 GHz to store one token's keys and values, a block of 512 threads", 0.4,
+     "time of one SM at 1.8 GHz to store one token's keys and values, a block of 512 threads", 0.4,
      0.001, 5},
-    {"power_cap", "1", "slowdown of calls far above 8 ms, where the clock sinks", 0.1, 0, 1},
+    {"power_cap", "1", "slowdown of calls far above 8 ms, when the clock drops", 0.1, 0, 1},
 }};
 
 constexpr double kTileRows = 128;    // queries per tile

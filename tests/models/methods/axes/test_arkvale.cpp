@@ -158,7 +158,7 @@ std::vector<HeadVectors> views(const std::vector<test::OwnedHead>& owned) {
   return all;
 }
 
-TEST_CASE("arkvale reads and recalls the pages of a reference, and its bytes follow the law") {
+TEST_CASE("arkvale reads and recalls the same pages as a reference, and its bytes follow the law") {
   std::int64_t compared = 0, recalled = 0;
   for (const std::int64_t prompt : {17, 96, 101}) {
     const auto owned = random_layer(2, 2, 8, prompt + 90, prompt);
@@ -226,8 +226,7 @@ TEST_CASE("arkvale reads and recalls the pages of a reference, and its bytes fol
   CHECK(recalled > 100);
 }
 
-TEST_CASE(
-    "arkvale by hand: a page leaves with the window, returns for its query, and another goes") {
+TEST_CASE("arkvale by hand: a page leaves with the window, and returns in place of another") {
   // One head of 2 channels; pages of 4 tokens, 1 first page, a window of 2, 1 chosen: 4 pages held.
   //   page 1: channel 0 is 0 2 2 4: centre 2, mean distance 1: digest (1, 3), narrower than (0, 4)
   //   page 2: channel 0 is -1 1 1 -1: (-1, 1); channel 1 is 2: (2, 2)
@@ -379,7 +378,7 @@ TEST_CASE("arkvale's sizes and traffic by hand, its defaults and what it refuses
         std::string::npos);
 }
 
-TEST_CASE("a replay of arkvale: by its law, and its link carries new and returning pages") {
+TEST_CASE("a replay of arkvale follows its law, and its link carries new and returning pages") {
   const Params small{{"page", std::int64_t{8}}, {"held_ratio", std::int64_t{1}}};
   const auto result = replay(
       Trace::open(kSample),

@@ -75,7 +75,7 @@ CacheSession session_of(const ComposedMethod& method, const BlendedHead& head, s
 
 }  // namespace
 
-TEST_CASE("blend: which part of a prompt a layer computes") {
+TEST_CASE("blend: the part of a prompt that each layer computes") {
   const auto method = blend();
   const PromptPart first = method->prompt_part(0), check = method->prompt_part(1);
   CHECK(first.computed == 1);
@@ -198,7 +198,7 @@ TEST_CASE("blend: all tokens computed is the full cache, none is plain reuse") {
   CHECK(computed.bytes(0).kv == full.bytes(0).kv);
 }
 
-TEST_CASE("blend is refused where there are no whole chunks to take") {
+TEST_CASE("blend is refused if there are no whole chunks to reuse") {
   const auto refused = [](const Params& params, const std::string& more, const char* why,
                           const std::vector<std::int32_t>& ordinals = {}) {
     CAPTURE(more);
@@ -215,7 +215,7 @@ TEST_CASE("blend is refused where there are no whole chunks to take") {
   CHECK(blend({}, "+store=fp8-e4m3")->prompt_part(2).computed == 0.15);
 }
 
-TEST_CASE("pyramidinfer: a layer computes the tokens that the one before it kept") {
+TEST_CASE("pyramidinfer: a layer computes the tokens kept by the previous layer") {
   const auto method = make_method({"pyramidinfer", {}, {}}, 4096,
                                   {.recorded = Dtype::kFp16,
                                    .shape = {.n_heads = 32, .n_kv_heads = 32, .head_dim = 128},

@@ -158,7 +158,7 @@ std::vector<double> scores_of(const Layer& layer, const std::string& digest, std
 
 }  // namespace
 
-TEST_CASE("blocks: as many as there are are the full cache, for every digest") {
+TEST_CASE("blocks: reading all blocks equals the full cache, for every digest") {
   const Layer layer;
   const Run full = run(layer, "full", {});
   for (const char* digest : {"index", "mean", "keys"}) {
@@ -168,7 +168,7 @@ TEST_CASE("blocks: as many as there are are the full cache, for every digest") {
   }
 }
 
-TEST_CASE("blocks: the last step reads its own block and the best others, by hand") {
+TEST_CASE("blocks: the last step reads its block and the best others, by hand") {
   const Layer layer;
   for (const std::string digest : {"index", "mean", "keys"}) {
     CAPTURE(digest);

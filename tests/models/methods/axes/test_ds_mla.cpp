@@ -107,7 +107,7 @@ TEST_CASE("ds-mla: the worked example's tile, RoPE bit by bit, tiles apart") {
   CHECK(stored("recorded", row).key == row);
 }
 
-TEST_CASE("ds-mla: other rows are refused") {
+TEST_CASE("ds-mla: rows of other sizes are refused") {
   CHECK_THROWS_AS((void)method_of("fp8", 128, 8), InputError);
   CHECK_THROWS_AS((void)method_of("fp8", 576, 2), InputError);
 }

@@ -120,7 +120,8 @@ TEST_CASE("index scores: the worked example, and rows rounded under a power of t
   CHECK(zero == std::vector<float>(8, 0.F));
 }
 
-TEST_CASE("dsa: a topk of all tokens is the full cache, and fewer are the best by the index") {
+TEST_CASE(
+    "dsa: a topk of all tokens equals the full cache, and a smaller one selects by the index") {
   const Layer layer;
   const Run full = run(layer, "full", {});
   const Run all = run(layer, "dsa", with(kTokens));

@@ -203,7 +203,7 @@ std::vector<HeadVectors> views(const std::vector<test::OwnedHead>& owned) {
   return all;
 }
 
-TEST_CASE("infllm reads and fetches the blocks of a reference, and its bytes follow the law") {
+TEST_CASE("infllm reads and fetches the same blocks as a reference, and its bytes follow the law") {
   std::int64_t compared = 0, fetched = 0, chosen = 0;
   const auto compare = [&](const Sizes& set, std::int32_t n, std::int32_t group,
                            std::int64_t prompt) {
@@ -351,7 +351,7 @@ TEST_CASE("infllm by hand: keys of blocks from attention received, choice, cache
 }
 
 TEST_CASE(
-    "infllm that reads everything is exact, and with keys of whole blocks more never retain less") {
+    "infllm that reads everything is exact, and with whole-block keys more never retain less") {
   const auto owned = random_layer(2, 2, 8, 160, 100);
   const auto heads = views(owned);
   Run all{heads, {}, Budget{0, 160}};
@@ -463,7 +463,7 @@ TEST_CASE("infllm's sizes and traffic by hand, its defaults and what it refuses"
   };
   CHECK(says({{"n_local", std::int64_t{98}}}, "at most the 98"));
   CHECK(says({{"topk", std::int64_t{48}}}, "fewer than the 98"));
-  CHECK(says({{"topk", std::int64_t{4}}, {"n_local", std::int64_t{9}}}, "expected one"));
+  CHECK(says({{"topk", std::int64_t{4}}, {"n_local", std::int64_t{9}}}, "both given"));
   CHECK(says({{"granularity", std::string{"query_head"}}}, "kv_head"));
   CHECK(why({}, "infllm+store=kivi", {}).find("floating-point store") != std::string::npos);
   CHECK(why({}, "infllm+select=knorm", {}).find("select=all") != std::string::npos);
@@ -473,7 +473,7 @@ TEST_CASE("infllm's sizes and traffic by hand, its defaults and what it refuses"
   CHECK_FALSE(method->needs().inputs.rope);
 }
 
-TEST_CASE("a replay of infllm: by its law, and its link carries blocks") {
+TEST_CASE("a replay of infllm follows its law, and its link carries blocks") {
   const auto result = replay(Trace::open(kSample),
                              {{"infllm", {}, Budget{0.2, 0}},
                               {"infllm", {}, Budget{0.6, 0}},

@@ -45,7 +45,7 @@ TEST_CASE("KVarN: the worked example's scales, codes and rows") {
   }
 }
 
-TEST_CASE("KVarN's balance never raises the imbalance, and follows a factor of the tile") {
+TEST_CASE("KVarN's balancing never increases the imbalance, and scales with a factor of the tile") {
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
     // Scales of columns have a lower bound of e^-0.3, which a large tile does not reach.
     Rows tile = test::normal_rows(32, 16, true, seed);
@@ -192,7 +192,7 @@ TEST_CASE("KVarN's costs and refusals, and a replay by its law") {
       return error.what();
     }
   };
-  CHECK(why("kvarn-k4v4+select=knorm", {}).find("none can leave") != std::string::npos);
+  CHECK(why("kvarn-k4v4+select=knorm", {}).find("none can be evicted") != std::string::npos);
   CHECK(why("kvarn-k4v4", {{"tile", std::int64_t{96}}}).find("64 or 128") != std::string::npos);
   CHECK(why("kvarn-k4v4", {{"value_bits", std::int64_t{3}}}).find("2 or 4") != std::string::npos);
   CHECK(why("kvarn-k4v4", {{"full_tokens", std::int64_t{100}}}).find("multiple") !=

@@ -244,7 +244,7 @@ TEST_CASE("kvquant's bytes: 21 outliers on each side of 4096 channels") {
             .find("positions=original") != std::string::npos);
 }
 
-TEST_CASE("kvquant in a replay: by its law, more bits are better") {
+TEST_CASE("kvquant in a replay follows its law, and more bits are better") {
   const Trace trace = Trace::open(kSample);
   const auto result = replay(trace,
                              {{"kvquant", {{"bits", std::int64_t{4}}}, {}},

@@ -260,7 +260,7 @@ TEST_CASE("OSCAR's rotation of a prompt: a reference with the same eigenvectors"
   CHECK(differ <= 8);  // out of 80
 }
 
-TEST_CASE("OSCAR in a replay: exact while everything is at an end, and by its law") {
+TEST_CASE("OSCAR in a replay is exact while all tokens are first or newest, and follows its law") {
   const Trace trace = Trace::open(kSample);
   const Params small{{"full_first", std::int64_t{16}}, {"full_last", std::int64_t{32}}};
   const auto result = replay(trace,

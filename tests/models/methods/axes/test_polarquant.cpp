@@ -76,7 +76,7 @@ TEST_CASE("polarquant's keys: angles and radii of a reference, within half a ste
   CHECK(run.law(127) == 127 * 512);
 }
 
-TEST_CASE("polarquant and spinquant in a replay: by their laws") {
+TEST_CASE("polarquant and spinquant follow their laws in a replay") {
   const auto result =
       replay(Trace::open(KVSIM_SOURCE_DIR "/traces/samples/books-treasure-512.safetensors"),
              {{"polarquant", {}, {}},

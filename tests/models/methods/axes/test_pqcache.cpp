@@ -110,7 +110,7 @@ test::ReferenceRead reference_pq(const ReferencePq& set, const HeadVectors& head
   return read;
 }
 
-TEST_CASE("pqcache fetches the tokens of a reference, made up and recorded") {
+TEST_CASE("pqcache fetches the same tokens as a reference, on made-up and recorded heads") {
   int compared = 0;
   const auto compare = [&](const HeadVectors& head, std::int64_t budget, ReferencePq set) {
     set.recent = (budget - set.sinks) / 2;
@@ -229,7 +229,7 @@ TEST_CASE("pqcache that reads everything is exact, sizes and traffic by hand") {
   CHECK(why({}, "pqcache+select=knorm", {0, 40}).find("select=all") != std::string::npos);
 }
 
-TEST_CASE("a replay of pqcache: by its law, and its recall is a share") {
+TEST_CASE("a replay of pqcache follows its law, and its recall is at most 1") {
   const auto result = replay(
       Trace::open(kSample), {{"pqcache", {}, Budget{0.2, 0}}, {"pqcache", {}, Budget{0.5, 0}}}, {});
   for (const ReplayMethod& m : result.methods) {

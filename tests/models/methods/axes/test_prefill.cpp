@@ -95,7 +95,8 @@ TEST_CASE("full choices compute every pair without error") {
   }
 }
 
-TEST_CASE("tiles: the diagonal is computed, rows see no later key, more is never less") {
+TEST_CASE(
+    "tiles: the diagonal is computed, attention is causal, larger budgets never compute less") {
   const test::OwnedHead owned = test::random_head(1, 16, 600, 600, 5);
   const PrefillHead head = head_of(owned);
   const auto check_diagonal = [&](const PrefillRule& rule) {
@@ -151,7 +152,7 @@ TEST_CASE("tiles: the diagonal is computed, rows see no later key, more is never
   }
 }
 
-TEST_CASE("skip-softmax: the worked example, one query a tile row") {
+TEST_CASE("skip-softmax: the worked example, one query per tile row") {
   // Keys of one channel: the last query is 1, so its logits equal the keys. Tiles of one key.
   const std::vector<float> keys{2, 5, 1, 4.9F, -3};
   const std::vector<float> q{1, 1, 1, 1, 1};

@@ -80,7 +80,8 @@ test::Vec reference_rerotated(const HeadVectors& head, std::int32_t g, std::int6
   return out;
 }
 
-TEST_CASE("rerotated prompt keys attend from their rank, later tokens from their own position") {
+TEST_CASE(
+    "rerotated prompt keys use their rank as position, later tokens their original position") {
   const auto compare = [&](const HeadVectors& head, const std::string& name, std::int64_t entries,
                            double theta, bool interleaved) {
     RotatedRun run{name, kRerotate, Budget{0, entries}, head, theta, interleaved};
@@ -252,7 +253,7 @@ TEST_CASE("finch keeps a reference's entries, made up and recorded") {
   CHECK(compared >= 20);  // out of 24
 }
 
-TEST_CASE("finch by hand: a later row of the question counts for more") {
+TEST_CASE("finch by hand: later rows of the question have larger weights") {
   // Keys 0, 0, 0, 0, 0 (one channel), a question of two tokens. With equal rows, position 3
   // contributes 1/4 with weight 3, position 4 contributes 1/5 with weight 4. Each earlier token has
   // (3/4 + 4/5) / 2. With a key of ln 3 at 1, its share is 1/2 from position 3 and 3/7 from
@@ -351,7 +352,7 @@ TEST_CASE("prefill-decoding cuts the prompt by one scorer and steps by another")
   CHECK(std::ranges::equal(both.session.entries().ids(), steps.session.entries().ids()));
 }
 
-TEST_CASE("the wrappers hold by their laws on a real trace") {
+TEST_CASE("the wrappers follow their laws on a real trace") {
   const Trace trace = Trace::open(kSample);
   const auto result = replay(
       trace,

@@ -367,7 +367,7 @@ TEST_CASE("rotatekv's bytes and traffic by hand, and what it refuses") {
   CHECK(refuses({}, "snapkv+store=rotatekv").empty());
 }
 
-TEST_CASE("rotatekv in a replay: by its law, more bits are better, threads change nothing") {
+TEST_CASE("rotatekv in a replay follows its law, more bits are better, threads change nothing") {
   const Trace trace = Trace::open(kSample);
   std::vector<MethodSpec> specs;
   for (const std::int64_t bits : {2, 3, 4}) specs.push_back({"rotatekv", {{"bits", bits}}, {}});

@@ -141,7 +141,8 @@ TEST_CASE("sepllm: sizes known before the first trim, refusals") {
   }
 }
 
-TEST_CASE("sepllm replays traces that name their separators, and says what others do not have") {
+TEST_CASE(
+    "sepllm replays traces with separators, and other traces are refused with the missing data") {
   const auto write = [&](const std::string& name, bool with_ids, const char* separators) {
     const std::int64_t tokens = 60;
     std::vector<TensorPlan> plan;

@@ -234,7 +234,7 @@ TEST_CASE("KVTC: all directions in fp32 lose nothing, sinks and recent tokens ar
   }
 }
 
-TEST_CASE("principal directions have a sign, and no more of them than rows vary in") {
+TEST_CASE("principal directions have a fixed sign, and at most the rank of the rows") {
   // Rows of mean 5 along (3, -4) / 5 in the first two of four channels.
   Row rows;
   for (const float along : {-2.0F, -1.0F, 1.0F, 2.0F, 0.0F}) {
@@ -292,7 +292,7 @@ TEST_CASE("every codec: fixed bytes are linear in pages, no page grows, share 0 
   }
 }
 
-TEST_CASE("a tier is refused for caches that no engine pages out as coded pages") {
+TEST_CASE("a tier is refused for caches that engines do not store as coded pages") {
   const auto refused = [](const std::string& name, Params params = {}) {
     const MethodContext site{.recorded = Dtype::kBf16,
                              .shape = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 128},

@@ -87,7 +87,7 @@ TEST_CASE("a printed command read back prints the same command") {
   }
 }
 
-TEST_CASE("a command line sets the keys of the scenario, and options win") {
+TEST_CASE("a command line sets the keys of the scenario, and options take precedence") {
   const fs::path folder = fresh("launch_keys");
   const std::string command =
       "vllm serve 'Qwen/Qwen3-32B' -tp 4 --data-parallel-size 2 --enable-expert-parallel "
@@ -155,7 +155,7 @@ TEST_CASE("a command line sets the keys of the scenario, and options win") {
             .at("method") == "int8-per-token-head");
 }
 
-TEST_CASE("a note lists what of a command is not simulated") {
+TEST_CASE("a note lists the parts of a command that are not simulated") {
   const fs::path folder = fresh("launch_notes");
   const Outcome read = run_kvsim({"run", "--gpu", "H100-80GB-SXM", "--isl", "100", "--osl", "1",
                                   "--print-scenario", "--from-command",
