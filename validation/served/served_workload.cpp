@@ -110,7 +110,7 @@ ordered_json lengths_of(std::string_view cell, std::string_view spread_cell,
     return nullptr;
   }
   if (*value < 0.5 || *value > static_cast<double>(kMax)) {
-    throw NotExpressed{"lengths that are no numbers of tokens"};
+    throw NotExpressed{"lengths that are not numbers of tokens"};
   }
   const std::int64_t mean = std::max<std::int64_t>(min_tokens, std::llround(*value));
   const auto range = parse_range(spread);

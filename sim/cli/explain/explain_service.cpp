@@ -63,7 +63,7 @@ ExplainedTable resources(const Field& point, const std::optional<Field>& mean) {
                     percent_text(*peak),
                     with_commas(point.at("preemptions").integer(0, std::int64_t{1} << 53))));
     add("kv_reservation", "reserved cache", maybe_number(point, "held_back"),
-        "of the time requests waited for free cache that was kept for outputs to come");
+        "of the time requests waited for free cache that was reserved for future outputs");
   }
   if (const auto limit = maybe_number(use, "max_num_seqs")) {
     add("max_num_seqs", "max_num_seqs", maybe_number(use, "seqs_full"),
@@ -149,12 +149,12 @@ ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
 
 /// The advice if no resource of the engine is the bound.
 std::string advice(std::string_view bound) {
-  if (bound == "arrival_rate") return "more requests would be served: nothing of the engine binds";
+  if (bound == "arrival_rate")
+    return "more requests would be served: no resource of the engine is the limit";
   if (bound == "kv_capacity") return "more cache lets more sequences run at once";
   if (bound == "kv_reservation") {
-    return "less reserved for outputs to come (declared_tokens of requests, conservativeness, "
-           "policy "
-           "max-utilization) lets more sequences run at once";
+    return "reserving less for future outputs (declared_tokens of requests, conservativeness, "
+           "policy max-utilization) lets more sequences run at once";
   }
   if (bound == "max_num_seqs") return "a higher max_num_seqs lets more sequences run at once";
   if (bound == "token_budget") return "a higher max_num_batched_tokens lets an iteration do more";

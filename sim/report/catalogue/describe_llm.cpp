@@ -253,7 +253,7 @@ std::string llm_text(const Llm& llm, std::size_t width) {
       cache += fmt::format(" ({} past the windows)", bytes.past_windows);
     }
   }
-  facts.add("cache a token",
+  facts.add("cache/token",
             cache + fmt::format("; {} unless a scenario says otherwise", name_of(kv_dtype)));
   for (const std::int64_t tokens : kCacheLengths) {
     facts.add("a sequence",
