@@ -149,9 +149,10 @@ TEST_CASE("marks: the answer's error is weighted by retrieval") {
     one.retrieved = std::move(retrieved);
     return one;
   };
+  const ReplayOptions options;  // a summary keeps references
   const StepSample steps{2};
   const auto mean = [&](std::vector<float> first, std::vector<float> second) {
-    ReplaySummary summary{as_composed(*method), info, {}, steps};
+    ReplaySummary summary{as_composed(*method), info, options, steps};
     summary.add_layer(
         0, {series({0.5F, 0.25F}, std::move(first)), series({1.0F, 0.0F}, std::move(second))});
     return summary.finish().answer_error_mean;
