@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kBlockRows = 32;  // their weights stay in the L2 cache
+constexpr std::size_t kBlockRows = 32;  // rows whose outputs are computed as one product
 
 }  // namespace
 
